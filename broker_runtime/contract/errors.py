@@ -173,7 +173,7 @@ class FencedError(PylogError):
 
 
 class ProducerFencedError(FencedError):
-    """A newer producer has the same identity. Transactions will raise it; nothing does yet."""
+    """Another process has taken over the transactional id. Fatal: close this producer."""
 
     code = "PRODUCER_FENCED"
 
@@ -351,6 +351,12 @@ class DuplicateSequenceError(RequestError):
     that no producer would send them again."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
+
+
+class InvalidTxnStateError(RequestError):
+    """A transaction is not in the state that the call needs: it has not begun, or it has ended."""
+
+    code = "INVALID_TXN_STATE"
 
 
 class NotSupportedError(RequestError):

@@ -23,6 +23,9 @@ LATEST = -1
 """Stands for the offset after the last record that exists."""
 MAX_TIMESTAMP = -3
 """Stands for a time in a query by time: the record with the largest timestamp."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels (Kafka's wire values). The second: no records of transactions that are open or aborted."""
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
@@ -97,6 +100,8 @@ class ClusterDescription:
 class PartitionDescription:
     """One partition's leader (None if there is none now), epoch, replicas and, if the leader reported them, offsets.
 
+    ``last_stable_offset``: up to where readers of committed records may read: below the high watermark while a
+    transaction is open.
     ``lost``: replicas that came back without the log that they were in sync with and are not in sync again yet. One
     that is also in ``isr`` was the last in-sync replica: the partition has no leader until that replica's disk is back
     or another replica is chosen. ``eligible``: replicas that are not in sync but have everything that is committed
@@ -110,9 +115,15 @@ class PartitionDescription:
     isr: Sequence[int]  # Invariant: isr ⊆ replicas
     log_start: int = -1
     high_watermark: int = -1
+    last_stable_offset: int = -1
     lost: Sequence[int] = ()
     eligible: Sequence[int] = ()
     damaged: Sequence[int] = ()
+
+    @property
+    def end(self) -> int:
+        """Where the partition ends for readers of committed records; -1: not known."""
+        return self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple, TypeAlias, T
 import msgspec
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
+from broker_runtime.contract.model import READ_COMMITTED
 
 PROTOCOL_VERSION = 1
 
@@ -58,6 +59,7 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
 ByteCount = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+IsolationLevel = Annotated[int, msgspec.Meta(ge=0, le=1)]
 
 _E = TypeVar("_E")
 Entries: TypeAlias = Annotated[tuple[_E, ...], msgspec.Meta(max_length=MOST_ENTRIES)]
@@ -235,9 +237,15 @@ class PartitionInfo(Message, frozen=True, kw_only=True):
     isr: tuple[Int32, ...]
     log_start: Int64 = -1  # -1: the answering broker does not lead it
     high_watermark: Int64 = -1
+    last_stable_offset: Int64 = -1
     lost: tuple[Int32, ...] = ()  # replicas that came back without the log they were in sync with
     eligible: tuple[Int32, ...] = ()  # replicas that are not in sync but have everything committed
     damaged: tuple[Int32, ...] = ()  # replicas whose live brokers found their logs damaged
+
+    @property
+    def committed_end(self) -> int:
+        """Where the partition ends for readers of committed records; -1: the answering broker does not lead it."""
+        return self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
 
 
 class SchemaVersion(Message, frozen=True, kw_only=True):
@@ -372,7 +380,10 @@ class OffsetAnswer(Message, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
+    """``isolation_level``: for whose reader; `LATEST` is the last stable offset or the high watermark."""
+
     queries: Entries[OffsetQuery]
+    isolation_level: IsolationLevel = READ_COMMITTED
 
 
 class ListOffsetsResponse(Message, frozen=True, kw_only=True):

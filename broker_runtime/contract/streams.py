@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from broker_runtime.contract.model import READ_COMMITTED
 from broker_runtime.contract.requests import (
     MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
@@ -15,6 +16,7 @@ from broker_runtime.contract.requests import (
     ErrorInfo,
     Int32,
     Int64,
+    IsolationLevel,
     Message,
     Name,
     PartitionNumber,
@@ -100,7 +102,6 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     ``forgotten`` are still wanted as last requested.
 
     At least one frame is returned, however large, so a reader always makes progress. ``heartbeat`` asks for nothing.
-    ``isolation_level``: 0 read_uncommitted, 1 read_committed.
     """
 
     MOST_BYTES: ClassVar[int] = 2 << 20
@@ -110,7 +111,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     max_wait_ms: WaitMs = 500
     min_bytes: ByteCount = 1
     max_bytes: ByteCount = 50 << 20
-    isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
+    isolation_level: IsolationLevel = READ_COMMITTED
     heartbeat: bool = False
     is_incremental: bool = False
     forgotten: Entries[tuple[Name, PartitionNumber]] = ()
@@ -125,7 +126,8 @@ class FetchedPartition(Message, frozen=True, kw_only=True):
     """``row``: which row of the record batch holds its frames, back to back (-1: none).
 
     The first frame may begin before the offset asked for; the reader skips. ``next_offset``: where to continue.
-    ``diverging_epoch`` and ``diverging_end`` are for followers; ``aborted`` has (producer id, first offset) pairs.
+    ``diverging_epoch`` and ``diverging_end`` are for followers; ``aborted``: see `AbortedRange`, for readers of
+    committed records.
     """
 
     topic: Name
@@ -139,7 +141,7 @@ class FetchedPartition(Message, frozen=True, kw_only=True):
     leader_epoch: Int32 = -1
     diverging_epoch: Int32 = -1
     diverging_end: Int64 = -1
-    aborted: tuple[tuple[Int64, Int64], ...] = ()
+    aborted: tuple[tuple[Int64, Int64, Int64], ...] = ()
     error: ErrorInfo | None = None
 
 
@@ -156,7 +158,8 @@ class FetchResponse(Message, frozen=True, kw_only=True):
 class ReadRequest(Request, frozen=True, kw_only=True):
     """A ticket: frames of ``[start, end)`` of one partition, as batches of one row with frames back to back.
 
-    ``end`` -1: the high watermark at the time of the call. ``start`` -2: the log's start.
+    ``end`` -1: the last stable offset (``isolation_level`` 0: the high watermark) at the time of the call. ``start``
+    -2: the log's start.
     """
 
     protocol_version: int = PROTOCOL_VERSION
@@ -168,23 +171,24 @@ class ReadRequest(Request, frozen=True, kw_only=True):
     start: Int64
     end: Int64 = -1
     columns: Columns | None = None
-    isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
+    isolation_level: IsolationLevel = READ_COMMITTED
     batch_bytes: ByteCount = 4 << 20
 
 
 class ReadResponse(Message, frozen=True, kw_only=True):
-    """Beside each batch: the range it covers, and the resolved range of the whole read."""
+    """Beside each batch: the range it covers, and the resolved range of the whole read. ``aborted``: see
+    `AbortedRange`; of the batch's frames."""
 
     start: Int64
     end: Int64
     next_offset: Int64
-    aborted: tuple[tuple[Int64, Int64], ...] = ()
+    aborted: tuple[tuple[Int64, Int64, Int64], ...] = ()
 
 
 class PlainTicket(Request, frozen=True, kw_only=True):
     """A ticket from GetFlightInfo, opaque to its holder: records of ``[start, end)`` as ordinary batches.
 
-    ``start`` -2: the log's start when it is redeemed; ``end`` -1: the high watermark then.
+    ``start`` -2: the log's start when it is redeemed; ``end`` -1: the last stable offset then.
     """
 
     protocol_version: int = PROTOCOL_VERSION

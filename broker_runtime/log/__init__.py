@@ -11,6 +11,7 @@
     segment                 one file of frames and its indexes; the segments of one log
     leader_epochs           where each leader's records begin
     producer_state          what is remembered of idempotent producers
+    transactions            which transactions are open, how they end, and how far the log is stable
     appending               whether frames may be appended, and how they are stamped
     log_state               a log's inner state under its lock, and what changes it besides appends
     partition_log           the log: append, flush, read, truncate, retain
@@ -31,6 +32,7 @@ from broker_runtime.log.directory import LogDirectory
 from broker_runtime.log.partition_log import LogExtent, PartitionLog
 from broker_runtime.log.reading import LogSlice
 from broker_runtime.log.retention import BelievedClock, uptime_ms
+from broker_runtime.log.transactions import OpenTransaction, Outcomes
 
 __all__ = [
     "AppendResult",
@@ -38,6 +40,8 @@ __all__ = [
     "LogDirectory",
     "LogExtent",
     "LogSlice",
+    "OpenTransaction",
+    "Outcomes",
     "PartitionLog",
     "uptime_ms",
 ]

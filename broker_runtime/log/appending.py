@@ -18,9 +18,22 @@ from broker_runtime.contract.errors import (
     InvalidTimestampError,
     RecordTooLargeError,
 )
-from broker_runtime.contract.frame import STAMP_BYTES, FrameHeader, SoundFrame, iter_frames, stamp, verify_frame
+from broker_runtime.contract.frame import (
+    STAMP_BYTES,
+    Control,
+    FrameHeader,
+    SoundFrame,
+    TransactionBegin,
+    encode_control,
+    iter_frames,
+    parse_control,
+    parse_header,
+    stamp,
+    verify_frame,
+)
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.producer_state import ProducerState
+from broker_runtime.log.segment import StampedFrame
 
 MAX_TIMESTAMP_AHEAD_MS = 3_600_000
 
@@ -43,10 +56,11 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedFrame:
-    """A frame whose checksums hold: its bytes (not copied) and its header."""
+    """A frame whose checksums hold: its bytes (not copied), its header, and what it says if it is a control frame."""
 
     buffer: memoryview
     header: FrameHeader
+    control: Control | None = None
 
 
 def verify_for_leader(frames: Sequence[Any], config: TopicSettings, now_ms: int) -> list[VerifiedFrame]:
@@ -81,13 +95,22 @@ def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> lis
             raise CorruptRecordError(
                 f"a frame begins with offset {header.base_offset}, {verified[-1].header.next_offset} comes next"
             )
-        verified.append(VerifiedFrame(buffer=memoryview(piece), header=header))
+        control = parse_control(piece) if header.is_control else None
+        verified.append(VerifiedFrame(buffer=memoryview(piece), header=header, control=control))
     return verified
 
 
-def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) -> AppendResult | None:
+def control_frame(control: Control, *, now_ms: int, producer_id: int = -1, producer_epoch: int = -1) -> VerifiedFrame:
+    """A control frame to be appended; see `encode_control`."""
+    buffer = memoryview(encode_control(control, now_ms=now_ms, producer_id=producer_id, producer_epoch=producer_epoch))
+    return VerifiedFrame(buffer=buffer, header=parse_header(buffer), control=control)
+
+
+def find_duplicate(
+    frames: Sequence[VerifiedFrame], producers: ProducerState, begin: TransactionBegin | None = None
+) -> AppendResult | None:
     """Where the frame of an idempotent producer was written before, going by its sequence alone; None: nowhere, append
-    it.
+    it. ``begin``: see `ProducerState.check`.
 
     Raises as `ProducerState.check`, and `InvalidRequestError` if such a frame is not the only one of its append.
     """
@@ -96,7 +119,7 @@ def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) ->
     if len(frames) != 1:
         raise InvalidRequestError(f"a frame with a producer id comes alone, not with {len(frames) - 1} others")
     header = frames[0].header
-    repeated = producers.check(header)
+    repeated = producers.check(header, begin)
     if repeated is None:
         return None
     return AppendResult(
@@ -118,8 +141,8 @@ def stamped(
     topic_id: uuid.UUID,
     partition: int,
     is_log_append_time: bool,
-) -> tuple[list[bytes | memoryview], FrameHeader]:
-    """The frame's bytes as they go into the log, in two pieces (the second is the producer's), and its header."""
+) -> StampedFrame:
+    """The frame as it goes into the log, in two pieces (the second is the producer's)."""
     head = stamp(
         frame.header,
         base_offset=base_offset,
@@ -138,4 +161,4 @@ def stamped(
         high_watermark=high_watermark,
         timestamp_type=int(is_log_append_time),
     )
-    return [head, frame.buffer[STAMP_BYTES:]], header
+    return StampedFrame([head, frame.buffer[STAMP_BYTES:]], header, frame.control)

@@ -10,8 +10,9 @@
 
 Rules: an entry is believed only after its checksum. Nothing is kept in memory and nothing is read at start: look-ups
 read single entries through the cache of open files. `IndexBuilder` alone decides which entries there are, on append, on
-rebuild and in recovery. It needs nothing but the frames' headers, so indexes can be thrown away at any time: a rebuilt
-one equals the one written live, byte by byte. They are fsynced when their segment is closed, and not before.
+rebuild and in recovery. It needs nothing but the frames' headers and what control frames say, so indexes can be thrown
+away at any time: a rebuilt one equals the one written live, byte by byte. They are fsynced when their segment is
+closed, and not before.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import crc32c
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.contract.frame import Control, FrameHeader, TransactionEnd
 from broker_runtime.log.files import read_file, replace_file
 from broker_runtime.log.open_files import OpenFiles
 
@@ -31,7 +33,15 @@ _CHECKSUM = struct.Struct("<I")
 
 NO_TIMESTAMP = -(1 << 63)
 """Below every timestamp: the maximum over no records."""
-_OFFSET, _POSITION, _TIMESTAMP = 0, 1, 0  # fields by number
+_OFFSET, _POSITION, _TIMESTAMP, _END_OFFSET = 0, 1, 0, 2  # fields by number
+
+
+class AbortedTransaction(NamedTuple):
+    """The frames of ``producer_id`` in [first_offset, end_offset) are aborted."""
+
+    producer_id: int
+    first_offset: int
+    end_offset: int
 
 
 class IndexFile:
@@ -227,13 +237,14 @@ class TransactionIndex:
 
         bytes    type   field
         0–7      i64    producer id
-        8–15     i64    offset of the transaction's first record
-        16–23    i64    offset of its abort marker
-        24–31    i64    last stable offset when the marker was written
+        8–15     i64    offset of the transaction's `TransactionBegin`
+        16–23    i64    offset of the `TransactionEnd` that aborted it
+        24–31    i64    last stable offset behind that frame (its own field)
         32–35    u32    checksum
 
-    An entry is for the abort marker in the segment, so entries are in the order of their markers. There is no file
-    before the first entry. Nothing writes entries yet; earlier versions made an empty file with every segment.
+    Entries are in the order of the frames that aborted, all of which are in the segment. There is no file before the
+    first entry; how many there are is also in the snapshot at the segment's end (`producer_state`), so that a missing
+    file is noticed. Earlier versions made an empty file with every segment.
     """
 
     __slots__ = ("file",)
@@ -243,16 +254,31 @@ class TransactionIndex:
             open_files, directory / f"{base_offset:020d}.txnindex", "<qqqq", base_offset, is_optional=True
         )
 
+    def aborted(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        """The transactions that have records in [start, end), as far as they ended in this segment; and whether all
+        that ended later began at ``end`` or later. Raises `CorruptRecordError`, `OSError`."""
+        found: list[AbortedTransaction] = []
+        last_end: int | None = None  # of the frame behind which nothing ends that began before ``end``
+        for number in range(self.file.last_at_most(_END_OFFSET, start) + 1, len(self.file)):
+            producer_id, first_offset, end_offset, last_stable_offset = self.file.entry(number)
+            if last_end is not None and end_offset > last_end:
+                break
+            if first_offset < end:
+                found.append(AbortedTransaction(producer_id, first_offset, end_offset))
+            if last_stable_offset >= end:
+                last_end = end_offset
+        return found, last_end is not None
+
 
 class IndexBuilder:
     """Makes a segment's index entries, and its figures, from its frames in order.
 
-    The caller takes the entries from the two lists; what it has written it removes.
+    The caller takes the entries from the three lists; what it has written it removes.
     """
 
     __slots__ = (
         "_base_offset", "_interval_bytes", "_last_indexed_position", "_last_timestamp_ms", "first_append_ms",
-        "last_append_ms", "max_timestamp_ms", "next_offset", "offset_entries", "time_entries",
+        "last_append_ms", "max_timestamp_ms", "next_offset", "offset_entries", "time_entries", "transaction_entries",
     )  # fmt: skip
 
     def __init__(
@@ -272,22 +298,29 @@ class IndexBuilder:
         self._last_timestamp_ms = last_timestamp_ms
         self.offset_entries: list[tuple[int, int]] = []
         self.time_entries: list[tuple[int, int]] = []
+        self.transaction_entries: list[tuple[int, int, int, int]] = []
         self.next_offset = base_offset if next_offset is None else next_offset
         self.max_timestamp_ms = last_timestamp_ms
         self.first_append_ms = -1
         self.last_append_ms = -1
 
-    def add(self, position: int, header: FrameHeader) -> None:
-        """The next frame, which begins at ``position``."""
+    def add(self, position: int, header: FrameHeader, control: Control | None = None) -> None:
+        """The next frame, which begins at ``position``. ``control``: what it says, if it is a control frame."""
         if position - self._last_indexed_position >= self._interval_bytes:
             self.offset_entries.append((header.base_offset - self._base_offset, position))
             self._add_time(header.base_offset)
             self._last_indexed_position = position
+        if isinstance(control, TransactionEnd):
+            self.transaction_entries += [
+                (each.producer_id, each.first_offset, header.base_offset, control.last_stable_offset)
+                for each in control.aborted
+            ]
         self.note(header)
 
     def note(self, header: FrameHeader) -> None:
         """The next frame, which gets no entry: it was considered for one before."""
-        self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
+        if not header.is_control:
+            self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
         if self.first_append_ms < 0:
             self.first_append_ms = header.append_time_ms
         self.last_append_ms = header.append_time_ms

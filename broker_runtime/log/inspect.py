@@ -16,14 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError, PylogError, UnsupportedVersionError
-from broker_runtime.contract.frame import HEADER_BYTES, FrameHeader, decode_frame, verify_frame
+from broker_runtime.contract.frame import (
+    HEADER_BYTES,
+    Control,
+    FrameHeader,
+    decode_frame,
+    parse_control,
+    verify_frame,
+)
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import HIGH_WATERMARK_NAME, LOG_START_NAME
 from broker_runtime.log.files import FileSystem, RealFiles, read_file
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
-from broker_runtime.log.indexes import IndexFile, OffsetIndex, TimeIndex, TransactionIndex
+from broker_runtime.log.indexes import IndexBuilder, IndexFile, OffsetIndex, TimeIndex, TransactionIndex
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.partition_files import PartitionFiles
@@ -84,6 +91,18 @@ def iterate_frames(
             if found is None:
                 return
             position, offset = found[0], found[1].base_offset
+    finally:
+        files.close(descriptor)
+
+
+def control_at(path: Path, position: int, header: FrameHeader, *, files: FileSystem | None = None) -> Control | None:
+    """What the sound frame at ``position`` says, if it is a control frame. Raises `CorruptRecordError`, `OSError`."""
+    if not header.is_control:
+        return None
+    files = files if files is not None else RealFiles()
+    descriptor = files.open(path, read_only=True)
+    try:
+        return parse_control(files.read(descriptor, header.frame_bytes, position))
     finally:
         files.close(descriptor)
 
@@ -164,6 +183,7 @@ def _verify_segment(
     offsets = _IndexCheck(OffsetIndex(open_files, directory, base_offset).file)
     times = _IndexCheck(TimeIndex(open_files, directory, base_offset).file)
     transactions = _IndexCheck(TransactionIndex(open_files, directory, base_offset).file)
+    builder = IndexBuilder(base_offset, 1 << 31)
     frames = records = 0
     next_offset, max_timestamp = base_offset, -1
     is_whole = True
@@ -175,17 +195,26 @@ def _verify_segment(
                 is_whole = False
                 continue
             reason = contents.error_of(descriptor, position, header)
+            if header.is_control:
+                try:
+                    control = parse_control(open_files.files.read(descriptor, header.frame_bytes, position))
+                    builder.add(position, header, control)
+                except CorruptRecordError as broken:
+                    reason, is_whole = broken.message, False
             if reason is not None:
                 damage = [*damage, Damage(path=path, position=position, offset=header.base_offset, reason=reason)]
             offsets.expect((header.base_offset - base_offset, position), key=0)
             times.expect((max_timestamp, header.base_offset - base_offset), key=1)
             frames, records = frames + 1, records + header.record_count
-            next_offset, max_timestamp = header.next_offset, max(max_timestamp, header.latest_timestamp_ms)
+            next_offset = header.next_offset
+            if not header.is_control:
+                max_timestamp = max(max_timestamp, header.latest_timestamp_ms)
     finally:
         open_files.files.close(descriptor)
     times.expect((max_timestamp, next_offset - base_offset), key=1)
+    transactions.require(builder.transaction_entries)
     for check in (offsets, times, transactions):
-        reason = check.error or (None if check.is_done or check is transactions or not is_whole else _NOT_OF_THE_FRAMES)
+        reason = check.error or (None if check.is_done or not is_whole else _NOT_OF_THE_FRAMES)
         if reason is not None:
             damage = [*damage, Damage(path=check.path, position=0, offset=base_offset, reason=reason)]
     return SegmentReport(
@@ -250,6 +279,10 @@ class _IndexCheck:
         """The entry for the next place in the segment, if the index has one with that ``key``, must be this."""
         if self._at < len(self._entries) and self._entries[self._at][key] == entry[key]:
             self._at += self._entries[self._at] == entry
+
+    def require(self, entries: Sequence[tuple[int, ...]]) -> None:
+        """The index must have these entries and no others."""
+        self._at = len(self._entries) if self._entries == list(entries) else -1
 
     @property
     def is_done(self) -> bool:

@@ -27,6 +27,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
@@ -47,10 +48,17 @@ from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.files import FileSystem, replace_file
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
+from broker_runtime.log.indexes import AbortedTransaction
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.partition_files import RESTART_NAME, PartitionFiles
-from broker_runtime.log.producer_state import ProducerState, load_producers, remove_snapshots, write_snapshot
+from broker_runtime.log.producer_state import (
+    ProducerState,
+    load_producers,
+    remove_snapshots,
+    transactions_before,
+    write_snapshot,
+)
 from broker_runtime.log.recovery import Recovery, StartState
 from broker_runtime.log.retention import is_expired, segments_to_remove
 from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
@@ -231,19 +239,23 @@ class LogState:
             log_start_offset=self.log_start_offset,
         )
 
+    def last_stable_offset(self) -> int:
+        """Everything below is committed, and belongs to no open transaction. Call inside `using`."""
+        stable = self.producers.transactions.last_stable_offset(self.high_watermark)
+        return max(stable, self.log_start_offset)  # records of an open transaction may have been deleted
+
     def save(self) -> None:
         """Makes `start_state` durable. Raises `OSError`."""
         self._save_checkpoints()
 
     def append(self, frames: Sequence[StampedFrame], now_ms: int) -> None:
         """Writes stamped frames at the log's end. Call inside `using`."""
-        headers = [header for _, header in frames]
         added = 0
 
         def on_roll(offset: int) -> None:
             nonlocal added
-            while headers[added].next_offset <= offset:  # a snapshot knows all frames before it
-                self.producers.add(headers[added])
+            while frames[added].header.next_offset <= offset:  # a snapshot knows all frames before it
+                self.producers.add(frames[added].header, frames[added].control)
                 added += 1
             self._write_snapshot(offset)
 
@@ -251,8 +263,8 @@ class LogState:
             self.segments.append(frames, self.config, now_ms=now_ms, on_roll=on_roll)
         finally:
             self._on_append()
-        for header in headers[added:]:
-            self.producers.add(header)
+        for _, header, control in frames[added:]:
+            self.producers.add(header, control)
 
     def roll(self) -> None:
         """Closes the active segment. Call inside `using`."""
@@ -274,8 +286,43 @@ class LogState:
 
     def write_closing_files(self) -> None:
         """Writes the files that spare the next start from reading frames. Call inside `using`, everything flushed."""
-        write_snapshot(self.files, self.directory, self.segments.end_offset, self.producers)
+        self._write_producers(self.segments.end_offset)
         self.segments.active.sync_indexes()
+
+    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have records in [start, end), which is below the last stable offset.
+
+        Call inside `using`. Raises `CorruptRecordError` where the frames are at fault, `OSError`.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.segments.from_offset(start):
+            if not segment.has_sound_transactions or (segment.is_closed and segment.first_open is None):
+                self._compare_transactions(segment)
+            more, is_all = self.with_sound_index(segment, partial(segment.transaction_index.aborted, start, end))
+            found += more
+            first_open = segment.first_open
+            is_last = first_open is not None and (first_open < 0 or first_open >= end)
+            if is_all or (is_last and segment.next_offset >= end):
+                break
+        return found
+
+    def _compare_transactions(self, segment: Segment) -> None:
+        """A transaction index that was lost, whole or in part, is rebuilt: what it lacks would be served. Its snapshot
+        tells how long it is."""
+        known = transactions_before(self.files, self.directory, segment.next_offset)
+        if segment.is_closed:
+            segment.first_open = None if known is None else known.first_open
+        if segment.has_sound_transactions:
+            return
+        try:
+            segment.has_sound_transactions = known is not None and known.index_entries == len(
+                segment.transaction_index.file
+            )
+        except CorruptRecordError as error:
+            self.mend_index(segment, error)
+        if not segment.has_sound_transactions:
+            event(_logger, "rebuild index", level=logging.WARNING, **self.where, segment=segment.base_offset)
+            segment.rebuild_indexes(segment.size_bytes)
 
     def with_sound_index(self, segment: Segment, find: Callable[[], _Found]) -> _Found:
         """``find()``. If that finds something corrupt, rebuilds the segment's indexes and calls it once more.
@@ -352,7 +399,12 @@ class LogState:
     def _write_snapshot(self, offset: int) -> None:
         self.has_rolled = True
         self._on_roll()
-        write_snapshot(self.files, self.directory, offset, self.producers)
+        self._write_producers(offset)
+
+    def _write_producers(self, offset: int) -> None:
+        """``offset``: where the active segment ends."""
+        index_entries = len(self.segments.active.transaction_index.file)
+        write_snapshot(self.files, self.directory, offset, self.producers, index_entries)
 
     def _sync(self, timeout_s: float, is_over: Callable[[], bool]) -> int:
         """Fsyncs everything appended so far, without the lock. `GroupCommit` calls it, from one thread at a time."""
@@ -423,7 +475,7 @@ def append_from_leader(state: LogState, frames: Sequence[VerifiedFrame], leader_
             state.epochs.assign(frame.header.leader_epoch, frame.header.base_offset)
         if first.base_offset < end:  # the leader's log starts within this frame
             _begin_lower(state, first.base_offset)
-        state.append([([frame.buffer], frame.header) for frame in news], last.append_time_ms)
+        state.append([StampedFrame([frame.buffer], frame.header, frame.control) for frame in news], last.append_time_ms)
     return first.base_offset, last.next_offset
 
 
@@ -553,7 +605,8 @@ def apply_retention(state: LogState, now_ms: int) -> int:
         if ages[-1].size_bytes and is_expired(ages[-1], state.config, now_ms):
             state.roll()
             ages = state.segments.ages(now_ms)
-        count = segments_to_remove(ages, state.config, bound=state.high_watermark, now_ms=now_ms)
+        stable = state.producers.transactions.last_stable_offset(state.high_watermark)
+        count = segments_to_remove(ages, state.config, bound=stable, now_ms=now_ms)
         if count:
             start = max(state.segments.base_offsets[count], state.log_start_offset)
             state.remove_oldest(count, start)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,18 +28,20 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
+from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES, TransactionBegin
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import log_state
 from broker_runtime.log.appending import (
     AppendResult,
     VerifiedFrame,
+    control_frame,
     find_duplicate,
     stamped,
     verify_for_follower,
     verify_for_leader,
 )
+from broker_runtime.log.indexes import AbortedTransaction
 from broker_runtime.log.log_state import (
     SHORTEST_WAIT_S,
     LogState,
@@ -49,6 +52,7 @@ from broker_runtime.log.log_state import (
 )
 from broker_runtime.log.reading import LogSlice, SegmentView, TimeLookup
 from broker_runtime.log.recovery import StartState
+from broker_runtime.log.transactions import OpenTransaction, Outcomes
 
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
@@ -58,11 +62,12 @@ _logger = logging.getLogger(__name__)
 class LogExtent(NamedTuple):
     """Offsets of one log, taken under its lock.
 
-    ``log_start`` ≤ ``high_watermark`` ≤ ``log_end``; ``durable_end`` ≤ ``log_end``. ``leader_epochs``: (epoch, first
-    offset) of all in the log, rising.
+    ``log_start`` ≤ ``last_stable_offset`` ≤ ``high_watermark`` ≤ ``log_end``; ``durable_end`` ≤ ``log_end``.
+    ``leader_epochs``: (epoch, first offset) of all in the log, rising.
     """
 
     log_start: int
+    last_stable_offset: int
     high_watermark: int
     durable_end: int
     log_end: int
@@ -175,7 +180,14 @@ class PartitionLog:
             end = state.segments.end_offset
             is_ack = state.config.flush_mode == "ack"
             durable = state.commit.durable_end_offset if is_ack else end
-            return LogExtent(state.log_start_offset, state.high_watermark, durable, end, state.epochs.entries)
+            return LogExtent(
+                log_start=state.log_start_offset,
+                last_stable_offset=state.last_stable_offset(),
+                high_watermark=state.high_watermark,
+                durable_end=durable,
+                log_end=end,
+                leader_epochs=state.epochs.entries,
+            )
 
     @property
     def log_start_offset(self) -> int:
@@ -199,6 +211,26 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Everything below is committed. Kept in a checkpoint; after a restart it may lag until replication sets it."""
         return self._state.ready().high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is committed, and belongs to no transaction that is open; see `transactions`."""
+        state = self._state.ready()
+        high_watermark = state.high_watermark  # first: a transaction that begins from now on begins behind it
+        if state.producers.transactions.is_empty:
+            return max(high_watermark, state.log_start_offset)
+        with state.using("find the last stable offset"):
+            return state.last_stable_offset()
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [start, end), which is below the last stable offset."""
+        with noting_damage(self._state), self._state.using("look up aborted transactions"):
+            return self._state.aborted(start, end)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The transactions that have begun and not ended, in the order of their first offsets."""
+        with self._state.using("list transactions"):
+            return list(self._state.producers.transactions.open.values())
 
     def set_high_watermark(self, offset: int, timeout_s: float = -1) -> int:
         """Sets the high watermark, bounded by log start and log end. Returns the new one.
@@ -230,25 +262,55 @@ class PartitionLog:
     # --- append ---------------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, frames: Sequence[Any], *, leader_epoch: int, now_ms: int, timeout_s: float = -1
+        self,
+        frames: Sequence[Any],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        timeout_s: float = -1,
+        begin: TransactionBegin | None = None,
     ) -> AppendResult:
         """Verifies, stamps and writes ``frames`` (buffers of one frame each, not copied). Not durable yet: `flush`.
 
         All or none become visible. A frame of an idempotent producer must be the only one of its call. One that was
         appended before is not written again (``is_duplicate``); unless it was deleted since, it is compared with the
-        stored one first. Raises `RequestTimedOutError` where another thread has the log for longer than ``timeout_s``
-        (-1: waits); `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`, `UnsupportedVersionError`; as
+        stored one first. A transactional frame needs an open transaction of its producer id, or ``begin``, which is
+        appended before it if none is open.
+
+        Raises `RequestTimedOutError` where another thread has the log for longer than ``timeout_s`` (-1: waits);
+        `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`, `UnsupportedVersionError`; as
         `ProducerState.check`; `DuplicateSequenceError` for a frame whose place another one has (nothing was written);
         `FencedLeaderEpochError` for an epoch older than the log's.
         """
         assert frames, "an append has at least one frame"
         verified = verify_for_leader(frames, self._state.config, now_ms)
         with self._state.using("append", timeout_s):
-            duplicate = find_duplicate(verified, self._state.producers)
+            producers = self._state.producers
+            duplicate = find_duplicate(verified, producers, begin)
             if duplicate is None:
-                return self._stamp_and_append(verified, leader_epoch, now_ms)
+                first = verified[0].header
+                if begin is None or not producers.begins(first):
+                    return self._stamp_and_append(verified, leader_epoch, now_ms)
+                opening = control_frame(
+                    begin, now_ms=now_ms, producer_id=first.producer_id, producer_epoch=first.producer_epoch
+                )
+                result = self._stamp_and_append([opening, *verified], leader_epoch, now_ms)
+                return replace(result, base_offset=result.base_offset + 1)
         self._require_stored(verified[0], duplicate)
         return duplicate
+
+    def end_transactions(
+        self, outcomes: Outcomes, *, leader_epoch: int, now_ms: int, timeout_s: float = -1
+    ) -> AppendResult | None:
+        """Ends those of the open transactions that are over by ``outcomes``; None: there are none. Not durable yet.
+
+        At most `MOST_ENDED` at a time: call again until it returns None. Raises as `append_as_leader`.
+        """
+        with self._state.using("end transactions", timeout_s):
+            end = self._state.producers.transactions.plan_end(outcomes, self._state.segments.end_offset)
+            if end is None:
+                return None
+            return self._stamp_and_append([control_frame(end, now_ms=now_ms)], leader_epoch, now_ms)
 
     def _stamp_and_append(self, verified: Sequence[VerifiedFrame], leader_epoch: int, now_ms: int) -> AppendResult:
         offset = base_offset = self._state.segments.end_offset
@@ -257,7 +319,7 @@ class PartitionLog:
         durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
         batch = []
         for frame in verified:
-            pieces, header = stamped(
+            each = stamped(
                 frame,
                 base_offset=offset,
                 leader_epoch=leader_epoch,
@@ -267,14 +329,14 @@ class PartitionLog:
                 partition=self.partition,
                 is_log_append_time=self._state.config.message_timestamp_type == "LogAppendTime",
             )
-            batch.append((pieces, header))
-            offset = header.next_offset
+            batch.append(each)
+            offset = each.header.next_offset
         self._state.append(batch, now_ms)
         return AppendResult(
             base_offset=base_offset,
             next_offset=offset,
             append_time_ms=now_ms,
-            max_timestamp_ms=max(header.latest_timestamp_ms for _, header in batch),
+            max_timestamp_ms=max(each.header.latest_timestamp_ms for each in batch),
         )
 
     def _require_stored(self, frame: VerifiedFrame, duplicate: AppendResult) -> None:

@@ -4,16 +4,23 @@
 
     bytes    type   field
     0–3      4s     ``PSNP``
-    4–5      u16    version (3)
+    4–5      u16    version (4)
     6–9      u32    CRC-32C of the version and of all bytes after this field
-    10–17    i64    append time of the last frame, of any producer (ms; -1: no frame)
-    18–21    u32    number of producers; each, by rising producer id:
+    10–13    u32    entries in the transaction index of the segment that ends at that offset
+    14–21    i64    first offset of all transactions that are open there (-1: none)
+    22–25    u32    CRC-32C of bytes 0–5 and 10–21
+    26–33    i64    append time of the last frame, of any producer (ms; -1: no frame)
+    34–37    u32    number of producers; each, by rising producer id:
       i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · i64 age: how much of the log's
       time (ms) has passed since its last frame · u8 number of batches; each:
         i32 base sequence · i32 last sequence · i64 base offset · i64 last offset · i64 append time (ms)
+    then     u32    bytes of the MessagePack that follows: an array of two
+      the open transactions, each as the fields of `OpenTransaction`
+      a map from each transactional id that is remembered to the fields of its `KnownId`, with minus its age as its time
 
-Version 2 can be read as well. It has the newest append time in place of the last frame's, and for each producer that
-time as it was at the producer's last frame, in place of the age. Its CRC-32C does not cover the version.
+Versions 2 and 3 can be read as well. They have no bytes 10–25 and no MessagePack. Version 2 has the newest append time
+in place of the last frame's, and for each producer that time as it was at the producer's last frame, in place of the
+age; its CRC-32C does not cover the version.
 
 Rule: the state follows from the frames alone. So a follower's is the same as its leader's, and that of a truncated log
 is that of its remaining frames. A snapshot is written when a segment is closed (named by the next one's base offset)
@@ -33,6 +40,8 @@ The half of the circle before ``expected`` was appended before; the other half i
 than five batches, because a producer has no more in flight. Anything older is refused: whether it is the same as what
 was appended is not known any more. If fewer than five are remembered, the log begins in the middle of what the producer
 sent: then an older frame was deleted, and counts as repeated, at an unknown offset.
+
+The producer id of a transaction is known only from the transaction's beginning to its end in this log (`transactions`).
 """
 
 from __future__ import annotations
@@ -44,18 +53,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import crc32c
+import msgspec
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
     DuplicateSequenceError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.contract.frame import Control, FrameHeader, TransactionBegin, TransactionEnd
 from broker_runtime.log.files import FileSystem, read_file, replace_file
 from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.segment import Segment
+from broker_runtime.log.transactions import KnownId, OpenTransaction, Transactions
 
 SNAPSHOT_SUFFIX = ".snapshot"
 BATCHES_REMEMBERED = 5
@@ -69,12 +81,14 @@ _MAX_SEQUENCE = (1 << 31) - 1
 _HALF_CIRCLE = 1 << 30
 
 _HEAD = struct.Struct("<4sHI")
+_TRANSACTIONS = struct.Struct("<Iq")
+_LENGTH = struct.Struct("<I")
 _CHECKED_VERSION = struct.Struct("<H")
 _COUNT = struct.Struct("<qI")
 _PRODUCER = struct.Struct("<qhqqB")
 _BATCH = struct.Struct("<iiqqq")
-_MAGIC, _VERSION = b"PSNP", 3
-_VERSION_OF_APPEND_TIMES = 2
+_MAGIC, _VERSION = b"PSNP", 4
+_VERSION_WITHOUT_TRANSACTIONS, _VERSION_OF_APPEND_TIMES = 3, 2
 
 
 class ProducerBatch(NamedTuple):
@@ -102,7 +116,6 @@ class ProducerEntry:
     there are at most `BATCHES_REMEMBERED`."""
 
     epoch: int
-    transaction_first_offset: int = -1
     log_time_ms: int = 0  # the log's time at its last frame
     batches: tuple[ProducerBatch, ...] = ()
 
@@ -110,10 +123,6 @@ class ProducerEntry:
     def next_sequence(self) -> int:
         """What the next frame must begin with."""
         return (self.batches[-1].last_sequence + 1) & _MAX_SEQUENCE if self.batches else 0
-
-    def is_expired(self, log_time_ms: int) -> bool:
-        """Whether it counts as never seen. A producer with an open transaction never does."""
-        return self.transaction_first_offset < 0 and log_time_ms - self.log_time_ms > EXPIRY_MS
 
 
 class ProducerState:
@@ -123,16 +132,24 @@ class ProducerState:
     those count as never seen, and `encode` leaves them out.
     """
 
-    def __init__(self, producers: dict[int, ProducerEntry] | None = None, last_append_ms: int = -1) -> None:
-        """``producers``: the log's time begins at 0 now, so their `log_time_ms` is 0 or less."""
+    def __init__(
+        self,
+        producers: dict[int, ProducerEntry] | None = None,
+        last_append_ms: int = -1,
+        transactions: Transactions | None = None,
+    ) -> None:
+        """The log's time begins at 0 now, so the times in ``producers`` and ``transactions`` are 0 or less."""
         self.producers = producers if producers is not None else {}
+        self.transactions = transactions if transactions is not None else Transactions()
         self.log_time_ms = 0
         self._last_append_ms = last_append_ms
         self._forgot_at_ms = 0
 
-    def check(self, header: FrameHeader) -> RepeatedFrame | None:
+    def check(self, header: FrameHeader, begin: TransactionBegin | None = None) -> RepeatedFrame | None:
         """Whether the frame of an idempotent producer is the next one (None) or was appended before (where).
 
+        A transactional frame needs an open transaction, or ``begin``, which may begin one: see `begins`. Raises
+        `InvalidTxnStateError`, and `ProducerFencedError` if another process has taken over the transactional id.
         Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (the producer was never
         seen, or forgotten, and does not begin with sequence 0), `OutOfOrderSequenceError` (frames before it are
         missing), `DuplicateSequenceError` (some of its records were appended in other frames, or it is older than all
@@ -140,7 +157,9 @@ class ProducerState:
         """
         entry = self.producers.get(header.producer_id)
         base = header.base_sequence
-        if entry is None or entry.is_expired(self.log_time_ms):
+        if header.is_transactional or header.producer_id in self.transactions.open:
+            self._check_transaction(header, begin)
+        if entry is None or self._is_expired(header.producer_id, entry, self.log_time_ms):
             if base != 0:
                 raise UnknownProducerIdError(
                     f"producer {header.producer_id} is not known here, or no longer; it begins with sequence {base}, "
@@ -161,25 +180,35 @@ class ProducerState:
             )
         return _repeated(entry.batches, header)
 
-    def add(self, header: FrameHeader) -> None:
-        """A stamped frame was appended."""
+    def begins(self, header: FrameHeader) -> bool:
+        """Whether a frame that `check` lets through needs a `TransactionBegin` before it."""
+        return header.is_transactional and header.producer_id not in self.transactions.open
+
+    def add(self, header: FrameHeader, control: Control | None = None) -> None:
+        """A stamped frame was appended. ``control``: what it says, if it is a control frame."""
         before_ms = self.log_time_ms
         if self._last_append_ms >= 0:
             self.log_time_ms += min(max(header.append_time_ms - self._last_append_ms, 0), LARGEST_STEP_MS)
         self._last_append_ms = header.append_time_ms
         if self.log_time_ms - self._forgot_at_ms > _FORGET_EVERY_MS:
             self._forget_expired(before_ms)
+        if isinstance(control, TransactionEnd):
+            self.transactions.end(header, control, self.log_time_ms)
+            for each in control.ended:
+                self.producers.pop(each.producer_id, None)
         if header.producer_id < 0:
             return
         entry = self.producers.get(header.producer_id)
-        if entry is None or entry.epoch != header.producer_epoch or entry.is_expired(before_ms):
+        if (
+            entry is None
+            or entry.epoch != header.producer_epoch
+            or self._is_expired(header.producer_id, entry, before_ms)
+        ):
             entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
         entry.log_time_ms = self.log_time_ms
-        if header.is_control:
-            entry.transaction_first_offset = -1
+        if isinstance(control, TransactionBegin):
+            self.transactions.begin(header, control, self.log_time_ms)
             return
-        if header.is_transactional and entry.transaction_first_offset < 0:
-            entry.transaction_first_offset = header.base_offset
         base = header.base_sequence
         last = (base + header.record_count - 1) & _MAX_SEQUENCE if base >= 0 else -1
         # A forgotten producer began again, or the log begins in the middle of its frames: earlier batches do not count.
@@ -187,15 +216,28 @@ class ProducerState:
         batch = ProducerBatch(base, last, header.base_offset, header.last_offset, header.append_time_ms)
         entry.batches = (*kept, batch)
 
-    def encode(self) -> bytes:
-        """The snapshot's bytes."""
-        known = [item for item in sorted(self.producers.items()) if not item[1].is_expired(self.log_time_ms)]
+    def encode(self, index_entries: int = 0) -> bytes:
+        """The snapshot's bytes. ``index_entries``: in the transaction index of the segment that ends here."""
+        known = [
+            (producer_id, entry)
+            for producer_id, entry in sorted(self.producers.items())
+            if not self._is_expired(producer_id, entry, self.log_time_ms)
+        ]
         parts = [_COUNT.pack(self._last_append_ms, len(known))]
+        opened = self.transactions.open
         for producer_id, entry in known:
             age_ms = self.log_time_ms - entry.log_time_ms
-            fields = (producer_id, entry.epoch, entry.transaction_first_offset, age_ms, len(entry.batches))
-            parts.append(_PRODUCER.pack(*fields))
+            first_offset = opened[producer_id].first_offset if producer_id in opened else -1
+            parts.append(_PRODUCER.pack(producer_id, entry.epoch, first_offset, age_ms, len(entry.batches)))
             parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+        ids = {
+            name: msgspec.structs.replace(each, log_time_ms=each.log_time_ms - self.log_time_ms)
+            for name, each in sorted(self.transactions.known_since(self.log_time_ms - EXPIRY_MS).items())
+        }
+        transactions = msgspec.msgpack.encode((tuple(opened.values()), ids))
+        first_open = next((each.first_offset for each in opened.values()), -1)
+        head = _TRANSACTIONS.pack(index_entries, first_open)
+        parts = [head, _LENGTH.pack(_head_checksum(head)), *parts, _LENGTH.pack(len(transactions)), transactions]
         body = b"".join(parts)
         return _HEAD.pack(_MAGIC, _VERSION, _checksum(_VERSION, body)) + body
 
@@ -206,28 +248,63 @@ class ProducerState:
             raise CorruptRecordError(f"a snapshot has at least {_HEAD.size + _COUNT.size} bytes, not {len(data)}")
         magic, version, checksum = _HEAD.unpack_from(data)
         is_of_append_times = version == _VERSION_OF_APPEND_TIMES
-        is_known = is_of_append_times or version == _VERSION
+        is_known = version in (_VERSION, _VERSION_WITHOUT_TRANSACTIONS, _VERSION_OF_APPEND_TIMES)
         if magic != _MAGIC or not is_known or checksum != _checksum(version, data[_HEAD.size :]):
             raise CorruptRecordError("the snapshot's head or checksum does not fit its content")
-        last_append_ms, count = _COUNT.unpack_from(data, _HEAD.size)
-        position = _HEAD.size + _COUNT.size
+        position = _HEAD.size + (_TRANSACTIONS.size + _LENGTH.size if version == _VERSION else 0)
+        last_append_ms, count = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
         producers: dict[int, ProducerEntry] = {}
         for _ in range(count):
-            producer_id, epoch, transaction_first_offset, age_ms, batch_count = _PRODUCER.unpack_from(data, position)
+            producer_id, epoch, _, age_ms, batch_count = _PRODUCER.unpack_from(data, position)
             if is_of_append_times:
                 age_ms = last_append_ms - age_ms
             position += _PRODUCER.size
             end = position + batch_count * _BATCH.size
             batches = tuple(ProducerBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end]))
-            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, -age_ms, batches)
+            producers[producer_id] = ProducerEntry(epoch, -age_ms, batches)
             position = end
-        return cls(producers, last_append_ms)
+        transactions = Transactions()
+        if version == _VERSION:
+            (length,) = _LENGTH.unpack_from(data, position)
+            opened, known = msgspec.msgpack.decode(
+                data[position + _LENGTH.size : position + _LENGTH.size + length],
+                type=tuple[tuple[OpenTransaction, ...], dict[str, KnownId]],
+            )
+            transactions = Transactions(opened, known)
+        return cls(producers, last_append_ms, transactions)
+
+    def _check_transaction(self, header: FrameHeader, begin: TransactionBegin | None) -> None:
+        opened = self.transactions.open.get(header.producer_id)
+        if not header.is_transactional:
+            raise InvalidTxnStateError(
+                f"producer {header.producer_id} has an open transaction here, and sent a frame outside of it"
+            )
+        if opened is None:
+            if begin is None:
+                raise InvalidTxnStateError(
+                    f"no transaction of producer {header.producer_id} is open here: it has ended, or never began"
+                )
+            self.transactions.check_begin(begin)
+        elif begin is not None and begin != opened.begin:
+            raise InvalidTxnStateError(f"producer {header.producer_id} has another transaction open: {opened.begin}")
+        elif header.producer_epoch != self.producers[header.producer_id].epoch:
+            raise InvalidProducerEpochError(
+                f"the transaction of producer {header.producer_id} has producer epoch "
+                f"{self.producers[header.producer_id].epoch}, the frame {header.producer_epoch}"
+            )
+
+    def _is_expired(self, producer_id: int, entry: ProducerEntry, log_time_ms: int) -> bool:
+        """Whether it counts as never seen. A producer with an open transaction never does."""
+        return log_time_ms - entry.log_time_ms > EXPIRY_MS and producer_id not in self.transactions.open
 
     def _forget_expired(self, log_time_ms: int) -> None:
-        """Frees the memory of producers that count as never seen."""
+        """Frees the memory of producers that count as never seen, and of transactional ids not seen for as long."""
         self._forgot_at_ms = self.log_time_ms
-        for producer_id in [key for key, entry in self.producers.items() if entry.is_expired(log_time_ms)]:
+        expired = [key for key, entry in self.producers.items() if self._is_expired(key, entry, log_time_ms)]
+        for producer_id in expired:
             del self.producers[producer_id]
+        self.transactions.known = self.transactions.known_since(log_time_ms - EXPIRY_MS)
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
@@ -235,9 +312,46 @@ def snapshot_path(directory: Path, offset: int) -> Path:
     return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 
-def write_snapshot(files: FileSystem, directory: Path, offset: int, state: ProducerState) -> None:
-    """Durable when it returns. Raises `OSError`."""
-    replace_file(files, snapshot_path(directory, offset), state.encode())
+def write_snapshot(
+    files: FileSystem, directory: Path, offset: int, state: ProducerState, index_entries: int = 0
+) -> None:
+    """Durable when it returns. ``index_entries``: see `ProducerState.encode`. Raises `OSError`."""
+    replace_file(files, snapshot_path(directory, offset), state.encode(index_entries))
+
+
+class SegmentTransactions(NamedTuple):
+    """What a snapshot's head tells of the segment that ends there: ``index_entries``, how many entries its transaction
+    index has; ``first_open``, the first offset of all transactions that are open at its end (-1: none)."""
+
+    index_entries: int
+    first_open: int
+
+
+def transactions_before(files: FileSystem, directory: Path, offset: int) -> SegmentTransactions | None:
+    """Of the segment that ends at ``offset``, by the snapshot there; None: it does not tell. Reads the snapshot's head
+    only. Raises `OSError`."""
+    path = snapshot_path(directory, offset)
+    if files.file_size(path) is None:
+        return None
+    descriptor = files.open(path, read_only=True)
+    try:
+        head = bytes(files.read(descriptor, _HEAD.size + _TRANSACTIONS.size + _LENGTH.size, 0))
+    finally:
+        files.close(descriptor)
+    if len(head) < _HEAD.size + _TRANSACTIONS.size + _LENGTH.size:
+        return None
+    magic, version, _ = _HEAD.unpack_from(head)
+    if magic == _MAGIC and version in (_VERSION_WITHOUT_TRANSACTIONS, _VERSION_OF_APPEND_TIMES):
+        return SegmentTransactions(0, -1)
+    fields = head[_HEAD.size : _HEAD.size + _TRANSACTIONS.size]
+    if (magic, version) != (_MAGIC, _VERSION) or head[-_LENGTH.size :] != _LENGTH.pack(_head_checksum(fields)):
+        return None
+    return SegmentTransactions(*_TRANSACTIONS.unpack(fields))
+
+
+def _head_checksum(fields: bytes) -> int:
+    checksum: int = crc32c.crc32c(fields, crc32c.crc32c(_MAGIC + _CHECKED_VERSION.pack(_VERSION)))
+    return checksum
 
 
 def _checksum(version: int, body: bytes) -> int:
@@ -282,9 +396,9 @@ def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segmen
             continue
         segment.load()
         with segment.hold() as held:
-            for _, header in segment.walk(held, segment.size_bytes, 0, segment.base_offset):
+            for position, header in segment.walk(held, segment.size_bytes, 0, segment.base_offset):
                 if header.base_offset >= offset:
-                    state.add(header)
+                    state.add(header, segment.control(held, position, header))
     return state
 
 

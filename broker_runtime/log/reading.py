@@ -342,7 +342,9 @@ class TimeLookup:
         with segment.hold() as held:
             position, first = segment.locate(held, extent, begin)
             for found, header in segment.walk(held, extent.size_bytes, position, first.base_offset):
-                if header.latest_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
+                if header.is_control or header.next_offset <= start_offset:
+                    continue
+                if header.latest_timestamp_ms < timestamp_ms:
                     continue
                 record = self._first_in_frame(held, found, header, timestamp_ms, start_offset)
                 if record is not None:

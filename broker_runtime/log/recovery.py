@@ -17,7 +17,7 @@ from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import STAMP_BYTES, check_stamp
+from broker_runtime.contract.frame import STAMP_BYTES, Control, FrameHeader, check_stamp, parse_control
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
 from broker_runtime.log.indexes import IndexBuilder
@@ -231,12 +231,20 @@ class Recovery:
             ):
                 if frame is not None:  # these very bytes were verified; a second read might get others
                     self._files.write(descriptor, [frame], position)
-                builder.add(position, header)
+                builder.add(position, header, self._control(segment, position, header, frame))
                 self._stamped_watermark = max(self._stamped_watermark, header.high_watermark)
                 position += header.frame_bytes
         except CorruptRecordError as error:
             return BadFrame(position, builder.next_offset, error.message)
         return None
+
+    def _control(
+        self, segment: Segment, position: int, header: FrameHeader, frame: memoryview | None
+    ) -> Control | None:
+        if frame is not None:
+            return parse_control(frame) if header.is_control else None
+        with segment.hold() as held:
+            return segment.control(held, position, header)
 
     def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
         """Raises `CorruptRecordError` if records at or after the bad frame were committed."""

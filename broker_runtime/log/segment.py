@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.contract.frame import Control, FrameHeader, parse_control, verify_frame
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.indexes import NO_TIMESTAMP, IndexBuilder, OffsetIndex, TimeIndex, TransactionIndex
@@ -37,8 +37,13 @@ _LARGEST_FIRST_FRAME_BYTES: Final = 64 << 20  # the first entry of an index come
 
 _logger = logging.getLogger(__name__)
 
-StampedFrame = tuple[Sequence[bytes | memoryview], FrameHeader]
-"""A frame's bytes in pieces, and its header."""
+
+class StampedFrame(NamedTuple):
+    """A frame's bytes in pieces, its header, and what it says if it is a control frame."""
+
+    pieces: Sequence[bytes | memoryview]
+    header: FrameHeader
+    control: Control | None = None
 
 
 class Extent(NamedTuple):
@@ -52,9 +57,10 @@ class Segment:
     """One segment. The log's lock guards appends and repairs; `locate` and `end_within` may run beside them."""
 
     __slots__ = (
-        "_builder", "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "has_bad_header",
-        "index_interval_bytes", "is_closed", "is_loaded", "last_append_ms", "max_timestamp_ms", "next_offset",
-        "offset_index", "path", "seen_append", "size_bytes", "time_index", "transaction_index",
+        "_builder", "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "first_open",
+        "has_bad_header", "has_sound_transactions", "index_interval_bytes", "is_closed", "is_loaded", "last_append_ms",
+        "max_timestamp_ms", "next_offset", "offset_index", "path", "seen_append", "size_bytes", "time_index",
+        "transaction_index",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +79,8 @@ class Segment:
         # The fields below are valid once `load` or `create` was called.
         self.is_loaded = False
         self.has_bad_header = False  # found while its indexes were rebuilt; never False again
+        self.has_sound_transactions = False  # this process made the transaction index, or has compared it
+        self.first_open: int | None = None  # of a closed segment, see `SegmentTransactions`; None: not known
         self.size_bytes = 0
         self.next_offset = base_offset
         self.max_timestamp_ms = NO_TIMESTAMP
@@ -92,7 +100,7 @@ class Segment:
         for index in (self.offset_index.file, self.time_index.file):
             index.create()
         self._open_files.files.sync_directory(self._directory)
-        self.is_loaded = True
+        self.is_loaded = self.has_sound_transactions = True
 
     @property
     def extent(self) -> Extent:
@@ -127,7 +135,7 @@ class Segment:
         builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
         with self.hold() as held:
             for position, header in self.walk(held, size_bytes, 0, self.base_offset):
-                builder.add(position, header)
+                builder.add(position, header, self.control(held, position, header))
         self.adopt(builder, size_bytes)
 
     def adopt(self, builder: IndexBuilder, size_bytes: int, *, is_durable: bool = True) -> None:
@@ -139,25 +147,30 @@ class Segment:
             builder.close()
         self.offset_index.file.replace(builder.offset_entries, is_durable=is_durable)
         self.time_index.file.replace(builder.time_entries, is_durable=is_durable)
-        self.transaction_index.file.delete()
+        if builder.transaction_entries:
+            self.transaction_index.file.replace(builder.transaction_entries, is_durable=is_durable)
+        else:
+            self.transaction_index.file.delete()
         builder.offset_entries.clear()
         builder.time_entries.clear()
+        builder.transaction_entries.clear()
         self._take(builder, size_bytes)
-        self.is_loaded = True
+        self.is_loaded = self.has_sound_transactions = True
 
-    def append(self, pieces: Sequence[bytes | memoryview], headers: Sequence[FrameHeader]) -> None:
-        """Writes stamped frames at the end. ``pieces``: their bytes; ``headers``: one per frame, as stamped.
+    def append(self, frames: Sequence[StampedFrame]) -> None:
+        """Writes stamped frames at the end.
 
         Raises `OSError`. Then the segment must not be appended to again; readers get the same as before.
         """
         if self._unsynced is None:
             self._unsynced = self.hold()
+        pieces = [piece for frame in frames for piece in frame.pieces]
         self._open_files.files.write(self._unsynced.descriptor, pieces, self.size_bytes)
         position = self.size_bytes
-        for header in headers:
-            self._builder.add(position, header)
+        for _, header, control in frames:
+            self._builder.add(position, header, control)
             position += header.frame_bytes
-        if self._builder.offset_entries:
+        if self._builder.offset_entries or self._builder.transaction_entries:
             self._write_entries()
         self._take(self._builder, position)
 
@@ -246,6 +259,17 @@ class Segment:
             files, held.descriptor, self.path, position=position, end_position=end_position, offset=offset
         )
 
+    def control(self, held: HeldFile, position: int, header: FrameHeader) -> Control | None:
+        """What the frame at ``position`` says, if it is a control frame. Raises `CorruptRecordError`, `OSError`."""
+        if not header.is_control:
+            return None
+        frame = self._open_files.files.read(held.descriptor, header.frame_bytes, position)
+        try:
+            verify_frame(frame)
+            return parse_control(frame)
+        except CorruptRecordError as error:
+            raise damaged(self.path, position, header.base_offset, error.message) from None
+
     def delete(self) -> None:
         """Unlinks the files; readers keep those they hold. Raises `OSError`."""
         self.release()
@@ -283,6 +307,7 @@ class Segment:
         for index, entries in (
             (self.offset_index, self._builder.offset_entries),
             (self.time_index, self._builder.time_entries),
+            (self.transaction_index, self._builder.transaction_entries),
         ):
             if entries:
                 index.file.append(entries)
@@ -349,6 +374,11 @@ class SegmentChain:
             for segment in self.all_loaded()
         ]
 
+    def from_offset(self, offset: int) -> Iterator[Segment]:
+        """The segments from the one with ``offset`` on, each loaded. Raises `CorruptRecordError`, `OSError`."""
+        first = max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
+        return map(self._loaded, range(first, len(self._segments)))
+
     def find(self, offset: int) -> Segment:
         """The segment with ``offset``, or where it will be; loaded. Raises `CorruptRecordError`, `OSError`."""
         return self._loaded(max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0))
@@ -363,7 +393,7 @@ class SegmentChain:
         waiting: list[StampedFrame] = []
         waiting_bytes = 0
         for frame in frames:
-            _, header = frame
+            header = frame.header
             active = self.active
             size = active.size_bytes + waiting_bytes
             is_full = size + header.frame_bytes > config.segment_bytes
@@ -461,8 +491,7 @@ class SegmentChain:
 
     def _write(self, frames: Sequence[StampedFrame]) -> None:
         if frames:
-            pieces = [piece for frame_pieces, _ in frames for piece in frame_pieces]
-            self.active.append(pieces, [header for _, header in frames])
+            self.active.append(frames)
 
     def _loaded(self, number: int) -> Segment:
         segment = self._segments[number]

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -42,9 +42,9 @@ from broker_runtime.contract.errors import (
     UnknownLeaderEpochError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import SoundFrame
+from broker_runtime.contract.frame import SoundFrame, TransactionBegin
 from broker_runtime.contract.waiting import Deadline
-from broker_runtime.log import LogExtent, LogSlice, PartitionLog
+from broker_runtime.log import AppendResult, LogExtent, LogSlice, Outcomes, PartitionLog
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.fetch_waiter import FetchWaiter
 from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncChange, InSyncSet, LogMarks
@@ -86,6 +86,13 @@ class PendingAppend:
     next_offset: int
     append_time_ms: int  # -1: the records keep their own timestamps
     leader_epoch: int
+
+
+class LatestOffsets(NamedTuple):
+    """Where a partition ends, for readers of all records and for those of committed ones."""
+
+    high_watermark: int
+    last_stable_offset: int
 
 
 class Partition:
@@ -251,18 +258,17 @@ class Partition:
     def high_watermark(self) -> int:
         """Everything below is committed and may be read. Raises `RequestTimedOutError` where the partition is busy for
         long: its disk may have stalled."""
-        if not self._is_settled:
-            with self._lock.within(_REQUEST_BUSY_S):
-                self._advance_high_watermark()
+        self._settle()
         return self.log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where read_committed readers may read. Without transactions: the high watermark."""
-        return self.high_watermark
+        """Up to where readers of committed records may read. Without open transactions: the high watermark."""
+        self._settle()
+        return self.log.last_stable_offset
 
-    def latest_offset(self, busy_s: float = _REQUEST_BUSY_S) -> int:
-        """The last stable offset, as the answer to a client that asks where the log ends (KIP-207).
+    def latest_offsets(self, busy_s: float = _REQUEST_BUSY_S) -> LatestOffsets:
+        """As the answer to a client that asks where the log ends (KIP-207).
 
         Raises `OffsetNotAvailableError` while a new leader does not know yet that everything committed before its epoch
         is committed: an earlier leader may have answered with a higher offset. `NotLeaderOrFollowerError`;
@@ -272,13 +278,14 @@ class Partition:
             led = self._require_led()
             extent = self.log.extent(busy_s) if self.log.is_loaded else self.log.extent()
             high_watermark = self._advance_high_watermark(extent)
+            last_stable_offset = self.log.last_stable_offset
         epoch_start = LogMarks.of(extent, led.leader_epoch).epoch_start
         if high_watermark < epoch_start:
             raise OffsetNotAvailableError(
                 f"{self} has a new leader: offset {high_watermark} is committed, and it is not known yet whether "
                 f"{epoch_start} is, where leader epoch {led.leader_epoch} begins"
             )
-        return high_watermark
+        return LatestOffsets(high_watermark, min(last_stable_offset, high_watermark))
 
     def note_durable(self) -> None:
         """More of the log became durable other than through `complete`: the high watermark may advance."""
@@ -296,6 +303,7 @@ class Partition:
         leader_epoch: int,
         now_ms: int,
         timeout_s: float = -1,
+        begin: TransactionBegin | None = None,
     ) -> PendingAppend:
         """Appends whole frames, in order. The log verifies them and never copies them; the caller must leave them
         unchanged until this returns. They are not durable yet, and not readable: see `complete`.
@@ -304,8 +312,45 @@ class Partition:
         disk. Raises `RequestTimedOutError` where others take longer: the disk may have stalled; as `require_leader` and
         the log's ``append_as_leader`` (`CorruptRecordError`, `RecordTooLargeError`, `SchemaMismatchError`,
         `InvalidTimestampError`, `LogStorageError`); `NotEnoughReplicasError` for ``acks=-1`` with too few in-sync
-        replicas. After any of them nothing was appended.
+        replicas. After any of them nothing was appended. ``begin``: see the log's ``append_as_leader``.
         """
+        pending = self._append(
+            lambda epoch, busy_s: self.log.append_as_leader(
+                frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s, begin=begin
+            ),
+            acks=acks,
+            leader_epoch=leader_epoch,
+            timeout_s=timeout_s,
+        )
+        assert pending is not None
+        return pending
+
+    def end_transactions(
+        self, outcomes: Outcomes, *, leader_epoch: int = -1, now_ms: int, timeout_s: float = -1
+    ) -> PendingAppend | None:
+        """Ends those of the open transactions that are over by ``outcomes``, in the log alone: `complete` waits until
+        all in-sync replicas know it. None: nothing ends. Not all may have ended: call again until it returns None.
+
+        Raises as `append` with ``acks=-1``.
+        """
+        return self._append(
+            lambda epoch, busy_s: self.log.end_transactions(
+                outcomes, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s
+            ),
+            acks=ACKS_ALL,
+            leader_epoch=leader_epoch,
+            timeout_s=timeout_s,
+        )
+
+    def _append(
+        self,
+        write: Callable[[int, float], AppendResult | None],
+        *,
+        acks: int,
+        leader_epoch: int,
+        timeout_s: float,
+    ) -> PendingAppend | None:
+        """``write(leader_epoch, timeout_s)`` appends to the log, or returns None if there is nothing to append."""
         self.disk.require_room()
         with self._lock.within(timeout_s):
             led = self._require_led(leader_epoch)
@@ -315,14 +360,14 @@ class Partition:
                     f"{self} has {in_sync} in-sync replicas, min.insync.replicas is {self.min_in_sync_replicas}"
                 )
             try:
-                result = self.log.append_as_leader(
-                    frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=timeout_s if self.log.is_loaded else -1
-                )
+                result = write(epoch, timeout_s if self.log.is_loaded else -1)
             except LogStorageError:
                 self._announce()  # waiting readers learn it now
                 raise
             except CorruptRecordError as error:
                 raise self.refusal(error) from None
+            if result is None:
+                return None
             for waiter in self._append_waiters:
                 waiter.wake()
         return PendingAppend(
@@ -419,19 +464,26 @@ class Partition:
     # --- reading ---
 
     def read(
-        self, offset: int, *, max_bytes: int, leader_epoch: int = -1, at_least_one: bool = True
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        leader_epoch: int = -1,
+        at_least_one: bool = True,
+        is_committed: bool = True,
     ) -> LogSlice | None:
-        """Frames from the one that holds ``offset`` on, all below the high watermark; None: there are none yet.
+        """Frames from the one that holds ``offset`` on, all below the last stable offset, or without ``is_committed``
+        below the high watermark; None: there are none yet.
 
         The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or
         above its end, `LogStorageError` where the log is offline. An offset between the high watermark and the
         log's end is not out of range: it is None.
         """
         self.require_leader(leader_epoch)
-        high_watermark = self.high_watermark
-        if offset == high_watermark:  # most reads of most consumers end here, without a look into the log's index
+        end = self.last_stable_offset if is_committed else self.high_watermark
+        if offset == end:  # most reads of most consumers end here, without a look into the log's index
             return None
-        return self.log.read(offset, max_bytes=max_bytes, upto=high_watermark, at_least_one=at_least_one)
+        return self.log.read(offset, max_bytes=max_bytes, upto=end, at_least_one=at_least_one)
 
     # --- followers of this leader ---
 
@@ -718,6 +770,11 @@ class Partition:
         """Whether the leadership under which it was appended still lasts. Needs no lock."""
         led = self._led
         return led is not None and led.leader_epoch == pending.leader_epoch
+
+    def _settle(self) -> None:
+        if not self._is_settled:
+            with self._lock.within(_REQUEST_BUSY_S):
+                self._advance_high_watermark()
 
     # --- private; the lock is held ---
 

@@ -1,9 +1,10 @@
 """What a broker does for a fetch: it gathers frames of several partitions, and waits for them if there are none.
 
-Rule: an answer never waits while there is enough to give, and to a consumer never holds a frame at or above the high
-watermark. A follower (`BrokerCaller`) gets all up to the log's end, reports how far its own logs go, and is given the
-high watermark of every partition that it reports. Partitions end a wait (`FetchWaiter`); nothing is polled. Errors are
-per partition and end the wait: one broken partition holds up no other. Knows nothing of streams. Never decodes rows.
+Rule: an answer never waits while there is enough to give, and to a consumer never holds a frame at or above the last
+stable offset (the high watermark, where it reads uncommitted records as well). A follower (`BrokerCaller`) gets all up
+to the log's end, reports how far its own logs go, and is given the high watermark of every partition that it reports.
+Partitions end a wait (`FetchWaiter`); nothing is polled. Errors are per partition and end the wait: one broken
+partition holds up no other. Knows nothing of streams. Never decodes rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
-from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.model import READ_COMMITTED, TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
@@ -119,7 +120,8 @@ class FetchService:
                     is_report = (each.topic, each.partition) in reported
                     read_for_follower(read, room_bytes, caller, now_ms, is_first=is_first, is_report=is_report)
                 else:
-                    read_for_consumer(read, room_bytes, is_first=is_first)
+                    is_committed = request.isolation_level == READ_COMMITTED
+                    read_for_consumer(read, room_bytes, is_first=is_first, is_committed=is_committed)
             except PylogError as error:
                 read.error = error if read.partition is None else read.partition.refusal(error)
             if read.found is not None:

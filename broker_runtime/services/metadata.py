@@ -110,7 +110,7 @@ class MetadataService:
             busy_s = _AGAIN_BUSY_S if disk in waited_for else _BUSY_S
             try:
                 # As `list_offsets`: to readers that got an end from the earlier leader, a lower one would mean loss.
-                log_start, high_watermark = partition.log_start, partition.latest_offset(busy_s)
+                log_start, latest = partition.log_start, partition.latest_offsets(busy_s)
             except RequestTimedOutError:
                 waited_for.add(disk)
                 return info
@@ -123,7 +123,8 @@ class MetadataService:
             replicas=info.replicas,
             isr=info.isr,
             log_start=log_start,
-            high_watermark=high_watermark,
+            high_watermark=latest.high_watermark,
+            last_stable_offset=latest.last_stable_offset,
             lost=info.lost,
             eligible=info.eligible,
             damaged=info.damaged,

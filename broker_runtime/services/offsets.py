@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
-from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
+from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from broker_runtime.contract.requests import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -39,7 +39,10 @@ class LogOffsetService:
 
     def list_offsets(self, caller: Caller, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Where a log begins, where its committed part ends, or the first record at or after a time."""
-        return ListOffsetsResponse(answers=tuple(_answer(lambda q=q: self._look_up(q)) for q in request.queries))  # type: ignore[misc]
+        is_committed = request.isolation_level == READ_COMMITTED
+        return ListOffsetsResponse(
+            answers=tuple(_answer(lambda q=q: self._look_up(q, is_committed=is_committed)) for q in request.queries)  # type: ignore[misc]
+        )
 
     def delete_records(self, caller: Caller, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Moves the starts of logs. An answer without an error is durable on all in-sync replicas. Blocks for
@@ -51,11 +54,11 @@ class LogOffsetService:
             failed += [answer.error for answer in answers if answer.error is not None]
         return DeleteRecordsResponse(answers=tuple(answers))
 
-    def _look_up(self, query: OffsetQuery) -> OffsetAnswer:
+    def _look_up(self, query: OffsetQuery, *, is_committed: bool) -> OffsetAnswer:
         at = query.at
         partition = self._registry.find(at.topic, at.partition, at.topic_id)
         with partition.refusing():
-            return _look_up_in(partition, query)
+            return _look_up_in(partition, query, is_committed=is_committed)
 
     def _delete(self, deletion: RecordDeletion, deadline: Deadline) -> OffsetAnswer:
         at = deletion.at
@@ -66,23 +69,25 @@ class LogOffsetService:
         return OffsetAnswer(offset=start, leader_epoch=epoch)
 
 
-def _look_up_in(partition: Partition, query: OffsetQuery) -> OffsetAnswer:
+def _look_up_in(partition: Partition, query: OffsetQuery, *, is_committed: bool) -> OffsetAnswer:
     epoch = partition.require_leader(query.leader_epoch)
     if query.timestamp == EARLIEST:
         return OffsetAnswer(offset=partition.log_start, leader_epoch=epoch)
     if query.timestamp == LATEST:
-        return OffsetAnswer(offset=partition.latest_offset(), leader_epoch=epoch)
+        latest = partition.latest_offsets()
+        offset = latest.last_stable_offset if is_committed else latest.high_watermark
+        return OffsetAnswer(offset=offset, leader_epoch=epoch)
     if query.timestamp < 0 and query.timestamp != MAX_TIMESTAMP:
         raise InvalidRequestError(
             f"timestamp {query.timestamp} is neither a time in ms nor one of -1 (latest), -2 (earliest), "
             "-3 (largest timestamp)"
         )
-    end = partition.last_stable_offset
+    end = partition.last_stable_offset if is_committed else partition.high_watermark
     timestamp = partition.log.max_timestamp_ms() if query.timestamp == MAX_TIMESTAMP else query.timestamp
     found = None if timestamp < 0 else partition.log.offset_for_timestamp(timestamp)
     # Records that are not committed are not visible; but a new leader must first know which are.
     if found is None or found[0] >= end:
-        partition.latest_offset()
+        partition.latest_offsets()
         return OffsetAnswer(leader_epoch=epoch)
     return OffsetAnswer(offset=found[0], timestamp=found[1], leader_epoch=epoch)
 

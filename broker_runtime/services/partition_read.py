@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError
+from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchResponse
 from broker_runtime.log import LogSlice
@@ -42,26 +43,36 @@ class PartitionRead:
     found: LogSlice | None = None
     error: PylogError | None = None
     high_watermark: int = -1
+    last_stable_offset: int = -1
     log_start: int = -1
     log_end: int = -1
     leader_epoch: int = -1
     readable_end: int = -1  # this peer may read up to here
     diverging: tuple[int, int] | None = None
+    aborted: Sequence[AbortedRange] = ()  # of what was found
 
 
-def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool) -> None:
-    """Raises as `Partition.read`; what was read until then is in ``read``."""
+def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool, is_committed: bool) -> None:
+    """``is_committed``: the consumer reads committed records only. Raises as `Partition.read`; what was read until then
+    is in ``read``."""
     wanted, partition = read.wanted, read.partition
     assert partition is not None
-    read.high_watermark = read.readable_end = partition.high_watermark
+    read.last_stable_offset, read.high_watermark = partition.last_stable_offset, partition.high_watermark
+    read.readable_end = read.last_stable_offset if is_committed else read.high_watermark
     read.log_start = partition.log_start
     read.log_end = partition.log.log_end_offset
     if room_bytes <= 0 and not is_first:
         partition.require_leader(wanted.leader_epoch)
         return
     read.found = partition.read(
-        wanted.offset, max_bytes=room_bytes, leader_epoch=wanted.leader_epoch, at_least_one=is_first
+        wanted.offset,
+        max_bytes=room_bytes,
+        leader_epoch=wanted.leader_epoch,
+        at_least_one=is_first,
+        is_committed=is_committed,
     )
+    if read.found is not None and is_committed:
+        read.aborted = partition.log.aborted_transactions(read.found.start_offset, read.found.next_offset)
 
 
 def read_for_follower(
@@ -132,12 +143,13 @@ def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPart
         row=row,
         next_offset=read.found.next_offset if row >= 0 and read.found is not None else wanted.offset,
         high_watermark=read.high_watermark,
-        last_stable_offset=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
         log_start=read.log_start,
         log_end=read.log_end,
         leader_epoch=read.leader_epoch,
         diverging_epoch=diverging_epoch,
         diverging_end=diverging_end,
+        aborted=tuple(read.aborted) if row >= 0 else (),
         error=ErrorInfo.of(error) if error is not None else None,
     )
 

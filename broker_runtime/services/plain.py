@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import InvalidPartitionsError, NotSupportedError, PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.frame import decode_frame, iter_frames, split_into_frames
+from broker_runtime.contract.frame import decode_frame, split_into_frames, visible_frames
 from broker_runtime.contract.schema import SchemaHistory, cast_to_topic
 from broker_runtime.contract.streams import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.replication import PartitionRegistry
@@ -47,14 +47,14 @@ class PlainService:
         return self._registry.topic(topic).schemas.latest.arrow
 
     def partitions(self, caller: Caller, topic: str) -> list[tuple[int, PlainTicket, int]]:
-        """The topic's partitions: number, ticket, and the records it has now where this broker leads it (else -1)."""
+        """The topic's partitions: number, ticket, and the offsets it has now where this broker leads it (else -1)."""
         known = self._registry.topic(topic)
         found = []
         for number in range(known.partition_count):
             ticket = PlainTicket(topic=topic, partition=number, topic_id=known.topic_id)
             try:
                 partition = self._registry.find(topic, number)
-                records = partition.high_watermark - partition.log_start
+                records = partition.last_stable_offset - partition.log_start
             except PylogError:
                 records = -1  # another broker's, or offline: its ticket will say so
             found.append((number, ticket, records))
@@ -74,9 +74,9 @@ class PlainService:
         columns = tuple(range(len(schemas.latest.arrow)))
         partition, start, end = plan.partition, plan.start, plan.end
         with closing(self._read.pieces(caller, plan)) as pieces:
-            for _, frames in pieces:
-                for header, frame in iter_frames(frames) if frames is not None else ():
-                    if header.is_control or header.next_offset <= start or header.base_offset >= end:
+            for response, frames in pieces:
+                for header, frame in visible_frames(frames, response.aborted) if frames is not None else ():
+                    if header.next_offset <= start or header.base_offset >= end:
                         continue
                     decoded = decode_frame(
                         frame, schemas, columns=columns, topic_id=partition.topic_id, partition=partition.partition

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOutError
-from broker_runtime.contract.model import EARLIEST, LATEST
+from broker_runtime.contract.frame import AbortedRange
+from broker_runtime.contract.model import EARLIEST, LATEST, READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
@@ -25,7 +26,10 @@ _MAX_BUDGET_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """A resolved read: ``[start, end)`` of a partition, ``end`` at most the high watermark at that moment."""
+    """A resolved read: ``[start, end)`` of a partition, ``end`` at most its readable end at that moment.
+
+    ``is_committed``: of committed records only, below the last stable offset; otherwise below the high watermark.
+    """
 
     partition: Partition
     start: int
@@ -33,6 +37,7 @@ class ReadRange:
     columns: Sequence[int] | None
     piece_bytes: int
     leader_epoch: int
+    is_committed: bool
 
 
 class ReadService:
@@ -45,22 +50,25 @@ class ReadService:
 
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
-        `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ high watermark; `OffsetNotAvailableError` where a new
+        `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ readable end; `OffsetNotAvailableError` where a new
         leader does not know yet whether so much is committed.
         """
         partition = self._registry.find(request.topic, request.partition, request.topic_id)
         partition.require_leader(request.leader_epoch)
         with partition.refusing():
-            log_start, high_watermark = partition.log_start, partition.last_stable_offset
-            if LATEST in (request.start, request.end) or max(request.start, request.end) > high_watermark:
-                high_watermark = partition.latest_offset()
+            is_committed = request.isolation_level == READ_COMMITTED
+            log_start = partition.log_start
+            readable_end = partition.last_stable_offset if is_committed else partition.high_watermark
+            if LATEST in (request.start, request.end) or max(request.start, request.end) > readable_end:
+                latest = partition.latest_offsets()
+                readable_end = latest.last_stable_offset if is_committed else latest.high_watermark
         start = log_start if request.start == EARLIEST else request.start
-        end = high_watermark if request.end == LATEST else request.end
+        end = readable_end if request.end == LATEST else request.end
         if start == LATEST:
-            start = high_watermark
-        if not log_start <= start <= end <= high_watermark:
+            start = readable_end
+        if not log_start <= start <= end <= readable_end:
             raise OffsetOutOfRangeError(
-                f"{partition}: offsets {start} to {end} asked for, {log_start} to {high_watermark} are here"
+                f"{partition}: offsets {start} to {end} asked for, {log_start} to {readable_end} are here"
             )
         # Sizes are those of whole frames; of projected ones more fit into a piece.
         wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
@@ -72,6 +80,7 @@ class ReadService:
             columns=request.columns,
             piece_bytes=piece_bytes,
             leader_epoch=request.leader_epoch,
+            is_committed=is_committed,
         )
 
     def pieces(self, caller: Caller, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
@@ -84,7 +93,12 @@ class ReadService:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
             with plan.partition.refusing():
-                found = plan.partition.read(position, max_bytes=plan.piece_bytes, leader_epoch=plan.leader_epoch)
+                found = plan.partition.read(
+                    position,
+                    max_bytes=plan.piece_bytes,
+                    leader_epoch=plan.leader_epoch,
+                    is_committed=plan.is_committed,
+                )
             if found is None:  # the log was truncated below the range
                 raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
             with found:
@@ -94,8 +108,14 @@ class ReadService:
                 try:
                     with plan.partition.refusing():
                         frames = found.load() if plan.columns is None else found.load_projected(plan.columns)
+                    aborted: Sequence[AbortedRange] = ()
+                    if plan.is_committed:
+                        aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
-                    yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), frames
+                    yield (
+                        ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
+                        frames,
+                    )
                     del frames
                 finally:
                     self._budget.release(size_bytes)

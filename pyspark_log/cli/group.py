@@ -277,7 +277,7 @@ def _partition_rows(
         except UnknownTopicOrPartitionError:
             continue  # deleted; the member that holds it does not know yet
         for partition in partitions:
-            ends.setdefault(TopicPartition(name, partition.partition), partition.high_watermark)
+            ends.setdefault(TopicPartition(name, partition.partition), partition.end)
     waiting = admin.timestamps_at({at: offset.committed for at, offset in offsets.items() if offset.lag > 0})
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []

@@ -297,7 +297,7 @@ def _segments(path: Path) -> list[Path]:
 
 def _frames(segment: Path) -> Iterator[dict[str, Any]]:
     from broker_runtime.contract.errors import CorruptRecordError
-    from broker_runtime.log.inspect import iterate_frames, read_identity
+    from broker_runtime.log.inspect import control_at, iterate_frames, read_identity
 
     try:
         identity = read_identity(segment.parent)
@@ -326,7 +326,24 @@ def _frames(segment: Path) -> Iterator[dict[str, Any]]:
                 "is_transactional": header.is_transactional,
                 "is_control": header.is_control,
             }
+            if header.is_control and problem is None:
+                try:
+                    control = control_at(segment, position, header)
+                except CorruptRecordError as error:
+                    problem = error.message
+                else:
+                    row |= {"control": {"type": type(control).__name__, **_fields_of(control)}}
         yield {"base_offset": None, **row, "crc_ok": problem is None, "error": problem}
+
+
+def _fields_of(message: Any) -> dict[str, Any]:
+    """The fields of a message, with those of messages in it."""
+    import msgspec
+
+    return {
+        name: [_fields_of(each) for each in value] if isinstance(value, tuple) else value
+        for name, value in msgspec.structs.asdict(message).items()
+    }
 
 
 def _segment_row(partition: Path, report: SegmentReport) -> dict[str, Any]:

@@ -16,7 +16,6 @@ _TLS = "only PLAINTEXT without authentication is supported yet"
 _LATER = {
     "transactional.id": _TRANSACTIONS,
     "transaction.timeout.ms": _TRANSACTIONS,
-    "isolation.level": "read_committed and read_uncommitted are allowed, and the same: there are no transactions yet",
     "where": "filtering in the broker comes in a later version; filter what you read",
     "security.protocol": _TLS,
     "ssl.cafile": _TLS,
@@ -27,7 +26,6 @@ _LATER = {
     "token": _TLS,
 }
 _AS_IT_IS = {
-    "isolation.level": ("read_committed", "read_uncommitted"),
     "security.protocol": ("plaintext",),
 }
 """Their values that describe this version, so that a job written for a later one can keep its settings."""

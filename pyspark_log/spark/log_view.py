@@ -119,7 +119,7 @@ class BrokerLogView:
         return LogSnapshot(
             topic_ids={info.name: info.topic_id for info in infos},
             earliest={at: spans[at].log_start for at in sorted(spans)},
-            latest={at: spans[at].high_watermark for at in sorted(spans)},
+            latest={at: spans[at].committed_end for at in sorted(spans)},
             missing=self._missing(response, infos, spans),
         )
 

@@ -1,8 +1,17 @@
 """The frame: a record batch as it is sent, stored, replicated and fetched.
 
-`header` and `directory` document its bytes.
+`header`, `directory` and `control` document its bytes.
 """
 
+from broker_runtime.contract.frame.control import (
+    MOST_ENDED,
+    Control,
+    EndedTransaction,
+    TransactionBegin,
+    TransactionEnd,
+    encode_control,
+    parse_control,
+)
 from broker_runtime.contract.frame.decode import DecodedFrame, decode_frame
 from broker_runtime.contract.frame.directory import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
 from broker_runtime.contract.frame.encode import (
@@ -33,6 +42,7 @@ from broker_runtime.contract.frame.verify import (
     verify_answer,
     verify_frame,
 )
+from broker_runtime.contract.frame.visible import AbortedRange, visible_frames
 
 __all__ = [
     "CHUNK_PER_COLUMN_BYTES",
@@ -43,18 +53,26 @@ __all__ = [
     "HEADER_BYTES",
     "MAX_FRAME_BYTES",
     "MAX_RECORDS_PER_FRAME",
+    "MOST_ENDED",
     "STAMP_BYTES",
     "TIMESTAMP_COLUMN_ID",
+    "AbortedRange",
+    "Control",
     "DecodedFrame",
+    "EndedTransaction",
     "FrameHeader",
     "Projection",
     "SoundFrame",
+    "TransactionBegin",
+    "TransactionEnd",
     "check_frame_schema",
     "check_stamp",
     "decode_frame",
+    "encode_control",
     "encode_frame",
     "iter_frames",
     "number_frame",
+    "parse_control",
     "parse_header",
     "plan_projection",
     "sound_frame",
@@ -62,4 +80,5 @@ __all__ = [
     "stamp",
     "verify_answer",
     "verify_frame",
+    "visible_frames",
 ]

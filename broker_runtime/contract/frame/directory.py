@@ -14,8 +14,8 @@ multiple of 64 (``directory_bytes`` counts them). The third table has, per colum
 |                                               | 8 u32 null count, 12 u32 NaN count                                   |
 
 Chunks lie back to back from the end of the directory to the end of the frame. In table 2 the columns of chunk i follow
-those of chunk i - 1. A pruned answer has presence bits after the directory (bit i % 8 of byte i // 8 is set if chunk i
-is present), padded to 64, then the chunks that are present.
+those of chunk i - 1. A control frame has one chunk, without columns. A pruned answer has presence bits after the
+directory (bit i % 8 of byte i // 8 is set if chunk i is present), padded to 64, then the chunks that are present.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def parse_directory(head: memoryview, header: FrameHeader) -> Directory:
     chunks = tuple(map(Chunk._make, _CHUNK.iter_unpack(data[:chunks_end])))
     length = uncompressed = count = 0
     for chunk in chunks:
-        if chunk.length % ALIGNMENT_BYTES or chunk.length == 0 or chunk.column_count == 0 or chunk.reserved:
+        has_columns = chunk.column_count > 0
+        if chunk.length % ALIGNMENT_BYTES or chunk.length == 0 or has_columns == header.is_control or chunk.reserved:
             raise CorruptRecordError(f"the directory has a chunk out of bounds: {chunk}")
         length += chunk.length
         uncompressed += chunk.uncompressed_bytes

@@ -18,8 +18,8 @@ a checksum of its own.
 |     52 |    4 | optional         | producer | feature bits that a reader may ignore                                  |
 |     56 |    4 | frame_bytes      | producer | the whole frame, header included; a multiple of 64                     |
 |     60 |    4 | uncompressed     | producer | sum over the chunks of what they take uncompressed                     |
-|     64 |    4 | record_count     | producer | rows, at least 1                                                       |
-|     68 |    4 | last_delta       | producer | offset of the last record minus base offset; record_count - 1 for now  |
+|     64 |    4 | record_count     | producer | rows; 0 in a control frame only                                        |
+|     68 |    4 | last_delta       | producer | last offset minus base offset: record_count - 1, or 0 without rows     |
 |     72 |    8 | base_timestamp   | producer | the smallest of the records' timestamps, ms                            |
 |     80 |    8 | max_timestamp    | producer | the largest                                                            |
 |     88 |    8 | producer_id      | producer | -1: not idempotent                                                     |
@@ -33,9 +33,9 @@ a checksum of its own.
 |    124 |    4 | crc              | producer | CRC-32C of bytes 40–123 and the directory                              |
 
 Rule: the leader writes the first `STAMP_BYTES` and changes nothing else, so replicas carry the producer's checksum
-unchanged. The producer numbers a frame just before it first sends it (`number_frame`). Two required features are
-reserved, and refused by this version: ``OFFSET_DELTAS`` (a chunk of the rows' offset deltas, for compaction) and
-``NO_ROWS`` (frames without records, which brokers write).
+unchanged. The producer numbers a frame just before it first sends it (`number_frame`). Required features: ``NO_ROWS``
+(a control frame: it has no records, takes one offset, and only brokers write it; see `control`), and ``OFFSET_DELTAS``
+(a chunk of the rows' offset deltas, for compaction), which is reserved and refused by this version.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Buffer: TypeAlias = Any
 CODECS = ("none", "lz4", "zstd")
 REQUIRED_OFFSET_DELTAS = 1 << 0
 REQUIRED_NO_ROWS = 1 << 1
-SUPPORTED_REQUIRED = 0
+SUPPORTED_REQUIRED = REQUIRED_NO_ROWS
 
 _STAMP_LOG_APPEND_TIME = 1
 _ATTRIBUTE_CODEC = 0b111
@@ -125,12 +125,12 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the frame's last record; meaningless in an unstamped frame."""
+        """The offset of the frame's last record, or of a control frame; meaningless in an unstamped frame."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The offset after the frame's last record; meaningless in an unstamped frame."""
+        """The offset after `last_offset`; meaningless in an unstamped frame."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -194,7 +194,7 @@ def pack_header(header: FrameHeader, directory: Buffer) -> bytes:
         MAGIC,
         FRAME_VERSION,
         attributes,
-        0,
+        REQUIRED_NO_ROWS if header.is_control else 0,
         0,
         header.frame_bytes,
         header.uncompressed_bytes,
@@ -298,6 +298,7 @@ def _header(fields: tuple[int, ...], not_understood: type[CorruptRecordError | U
     if required & ~SUPPORTED_REQUIRED:
         raise not_understood(f"the frame requires features {required:#x}, only {SUPPORTED_REQUIRED:#x} are known here")
     codec = attributes & _ATTRIBUTE_CODEC
+    is_control = bool(attributes & _ATTRIBUTE_CONTROL)
     if attributes & ~_ATTRIBUTES_KNOWN or codec >= len(CODECS):
         raise not_understood(f"frame attributes {attributes:#06x} have unknown bits")
     if (
@@ -305,8 +306,10 @@ def _header(fields: tuple[int, ...], not_understood: type[CorruptRecordError | U
         or reserved_b
         or reserved_c
         or stamp_flags & ~_STAMP_LOG_APPEND_TIME
-        or not 1 <= record_count <= MAX_RECORDS_PER_FRAME
-        or last_delta != record_count - 1
+        or is_control != bool(required & REQUIRED_NO_ROWS)
+        or (record_count != 0 if is_control else not 1 <= record_count <= MAX_RECORDS_PER_FRAME)
+        or last_delta != max(record_count - 1, 0)
+        or (is_control and chunk_count != 1)
         or not 1 <= chunk_count <= MAX_CHUNKS
         or not HEADER_BYTES < frame_bytes <= MAX_FRAME_BYTES
         or directory_bytes > MAX_DIRECTORY_BYTES
@@ -318,7 +321,7 @@ def _header(fields: tuple[int, ...], not_understood: type[CorruptRecordError | U
         or producer_id < -1
         or producer_epoch < -1
         or base_sequence < -1
-        or not -1 <= base_offset <= _INT64_MAX - record_count
+        or not -1 <= base_offset <= _INT64_MAX - last_delta - 1
         or (pruned_bytes and (pruned_bytes % ALIGNMENT_BYTES or pruned_bytes <= HEADER_BYTES + directory_bytes))
         or pruned_bytes > frame_bytes + MAX_DIRECTORY_BYTES
     ):
@@ -334,7 +337,7 @@ def _header(fields: tuple[int, ...], not_understood: type[CorruptRecordError | U
         uncompressed_bytes=uncompressed,
         codec=CODECS[codec],
         is_transactional=bool(attributes & _ATTRIBUTE_TRANSACTIONAL),
-        is_control=bool(attributes & _ATTRIBUTE_CONTROL),
+        is_control=is_control,
         record_count=record_count,
         last_offset_delta=last_delta,
         base_timestamp_ms=base_timestamp,

@@ -211,6 +211,9 @@ class ConsumerSettings(AdminSettings):
         doc="Whether offsets are committed by themselves.")]
     auto_commit_interval_ms: Annotated[int, Setting(Kind.DURATION, 5 * _SECOND, minimum=10, maximum=_DAY,
         doc="How often that is done.")]
+    isolation_level: Annotated[Literal["read_committed", "read_uncommitted"], Setting(Kind.CHOICE, "read_committed",
+        kafka="read_uncommitted",
+        doc="Whether records of transactions that are open or aborted are left out.")]
     max_poll_records: Annotated[int, Setting(Kind.INTEGER, 500, minimum=1, maximum=2**31 - 1,
         doc="The most records that one `poll` returns.")]
     fetch_max_bytes: Annotated[int, Setting(Kind.SIZE, 50 * _MIB, minimum=1, maximum=_GIB,

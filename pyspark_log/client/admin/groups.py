@@ -70,7 +70,7 @@ def list_group_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, 
     committed = offsets.committed(cluster, check_group_id(group_id), None)
     topics = descriptions.topics_with_offsets(cluster, sorted({at.topic for at in committed}))
     ends = {
-        TopicPartition(topic.name, partition.partition): partition.high_watermark
+        TopicPartition(topic.name, partition.partition): partition.committed_end
         for topic in topics
         for partition in topic.partitions
     }

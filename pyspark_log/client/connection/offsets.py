@@ -19,7 +19,14 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.model import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from broker_runtime.contract.requests import (
     CommitOffsetsRequest,
     CommitOffsetsResponse,
@@ -79,15 +86,22 @@ def check_offset(at: TopicPartition, offset: object) -> int:
 
 
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float | None = None,
+    isolation_level: int = READ_COMMITTED,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """For each partition the offset at a wire timestamp (`wire_timestamp`); offset -1: no such record.
 
-    Blocks at most ``timeout_s`` (default ``request.timeout.ms``). Raises `UnknownTopicOrPartitionError`, the last
-    `RetriableError`.
+    ``isolation_level``: `LATEST` is the end for readers of that level. Blocks at most ``timeout_s`` (default
+    ``request.timeout.ms``). Raises `UnknownTopicOrPartitionError`, the last `RetriableError`.
     """
     answers = _ask_leaders(
-        cluster, wanted, timeout_s, lambda broker_id, asked, left_s: _list(cluster, broker_id, asked, left_s)
+        cluster,
+        wanted,
+        timeout_s,
+        lambda broker_id, asked, left_s: _list(cluster, broker_id, asked, left_s, isolation_level),
     )
     return {at: OffsetAndTimestamp(a.offset, a.timestamp, a.leader_epoch) for at, a in answers.items()}
 
@@ -211,7 +225,7 @@ def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition
     return cluster.topic(at.topic).partition_key(at.partition)
 
 
-def _list(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float) -> list[OffsetAnswer]:
+def _list(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float, isolation_level: int) -> list[OffsetAnswer]:
     queries = tuple(
         OffsetQuery(
             at=topic.partition_key(partition),
@@ -220,9 +234,8 @@ def _list(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float) -> lis
         )
         for topic, partition, timestamp in asked
     )
-    response = cluster.call(
-        "list_offsets", ListOffsetsRequest(queries=queries), ListOffsetsResponse, to=broker_id, timeout_s=left_s
-    )
+    request = ListOffsetsRequest(queries=queries, isolation_level=isolation_level)
+    response = cluster.call("list_offsets", request, ListOffsetsResponse, to=broker_id, timeout_s=left_s)
     return list(response.answers)
 
 

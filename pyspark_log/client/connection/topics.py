@@ -99,6 +99,7 @@ class Topic:
                     isr=p.isr,
                     log_start=p.log_start,
                     high_watermark=p.high_watermark,
+                    last_stable_offset=p.last_stable_offset,
                     lost=p.lost,
                     eligible=p.eligible,
                     damaged=p.damaged,

@@ -379,7 +379,12 @@ class Assignment:
     def _log_limits(
         self, partitions: Sequence[TopicPartition], which: int, timeout_s: float | None
     ) -> dict[TopicPartition, int]:
-        answers = offsets.list_offsets(self._cluster, dict.fromkeys(partitions, which), timeout_s=timeout_s)
+        answers = offsets.list_offsets(
+            self._cluster,
+            dict.fromkeys(partitions, which),
+            timeout_s=timeout_s,
+            isolation_level=self._fetcher.isolation_level,
+        )
         return {at: answer.offset for at, answer in answers.items()}
 
 

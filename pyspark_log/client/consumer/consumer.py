@@ -30,7 +30,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     UnknownTopicOrPartitionError,
 )
-from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.model import EARLIEST, ISOLATION_LEVELS, LATEST, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.settings import ConsumerKeywords, ConsumerSettings, resolve
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection import offsets
@@ -75,6 +75,7 @@ class Consumer(forking.Forkable):
             max_bytes=self._settings.fetch_max_bytes,
             max_wait_ms=self._settings.fetch_max_wait_ms,
             on_stale=self._request_metadata,
+            isolation_level=ISOLATION_LEVELS[self._settings.isolation_level],
         )
         self._heartbeats = Heartbeats(
             self._cluster,
@@ -253,9 +254,9 @@ class Consumer(forking.Forkable):
     def lag(self, partition: TopicPartition) -> int:
         """How many records the partition has after the position, as of the broker's last answer."""
         state = self._assignment.state(_tp(partition))
-        if state.high_watermark < 0:
-            state.high_watermark = self.end_offsets([state.at])[state.at]
-        return max(0, state.high_watermark - state.position)
+        if state.end_offset < 0:
+            state.end_offset = self.end_offsets([state.at])[state.at]
+        return max(0, state.end_offset - state.position)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continues with this offset. One that is out of range shows in the next `poll` (``auto_offset_reset``)."""
@@ -283,7 +284,7 @@ class Consumer(forking.Forkable):
         """The first record at or after each time (aware datetime or ms); None: there is none."""
         self._check_open()
         wanted = {_tp(at): timestamp_ms_of(moment) for at, moment in times.items()}
-        found = offsets.list_offsets(self._cluster, wanted)
+        found = offsets.list_offsets(self._cluster, wanted, isolation_level=self._fetcher.isolation_level)
         return {at: answer if answer.offset >= 0 else None for at, answer in found.items()}
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -291,7 +292,7 @@ class Consumer(forking.Forkable):
         return self._limits(partitions, EARLIEST)
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after each log's last record."""
+        """The offset after each log's last record; for a reader of committed records, its last stable offset."""
         return self._limits(partitions, LATEST)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -427,7 +428,8 @@ class Consumer(forking.Forkable):
 
     def _limits(self, partitions: Sequence[TopicPartition], which: int) -> dict[TopicPartition, int]:
         self._check_open()
-        found = offsets.list_offsets(self._cluster, dict.fromkeys(map(_tp, partitions), which))
+        wanted = dict.fromkeys(map(_tp, partitions), which)
+        found = offsets.list_offsets(self._cluster, wanted, isolation_level=self._fetcher.isolation_level)
         return {at: answer.offset for at, answer in found.items()}
 
     def _next_offsets(self, what: Committable | None) -> dict[TopicPartition, int]:

@@ -25,7 +25,7 @@ from broker_runtime.contract.errors import (
     WakeupError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import iter_frames
+from broker_runtime.contract.frame import visible_frames
 from broker_runtime.contract.model import TimestampType
 from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Deadline
@@ -291,8 +291,8 @@ def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> 
     An unknown schema is asked for, which raises as `Cluster.topic`, and `InconsistentTopicIdError`.
     """
     position = state.position
-    for header, frame in iter_frames(fetched.buffer):
-        if header.is_control or header.next_offset <= position:
+    for header, frame in visible_frames(fetched.buffer, fetched.aborted):
+        if header.next_offset <= position:
             continue
         if not state.topic.schemas.knows(header.schema_id):
             newer = cluster.topic(state.at.topic, max_age=state.topic)

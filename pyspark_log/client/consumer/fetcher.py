@@ -18,7 +18,7 @@ from broker_runtime.contract.errors import ClosedError, PylogError, RetriableErr
 from broker_runtime.contract.events import event
 from broker_runtime.contract.fetch_exchange import Fetched, FetchExchange
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.model import READ_COMMITTED, TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MOST_COLUMN_IDS, MOST_ENTRIES, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
@@ -39,10 +39,19 @@ _logger = logging.getLogger(__name__)
 class Fetcher:
     """The assigned partitions and the threads that fetch for them. `condition` is notified of every answer."""
 
-    def __init__(self, cluster: Cluster, *, max_bytes: int, max_wait_ms: int, on_stale: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        max_bytes: int,
+        max_wait_ms: int,
+        on_stale: Callable[[], object],
+        isolation_level: int = READ_COMMITTED,
+    ) -> None:
         """``on_stale`` is called, under the lock, when what is known of leaders turns out to be out of date."""
         self.condition = threading.Condition()
         self.states: dict[TopicPartition, PartitionState] = {}
+        self.isolation_level = isolation_level
         self._cluster = cluster
         self._max_bytes = max_bytes
         self._max_wait_ms = max_wait_ms
@@ -247,6 +256,7 @@ class Fetcher:
             partitions=tuple(partitions),
             max_wait_ms=self._max_wait_ms if is_all else min(self._max_wait_ms, _MORE_WAIT_MS),
             max_bytes=max(1, min(_RESPONSE_BYTES, self._max_bytes // 2)),
+            isolation_level=self.isolation_level,
         )
 
     def answered(self, broker_id: int, fetched: Fetched, generations: dict[TopicPartition, int]) -> None:
@@ -296,12 +306,15 @@ class Fetcher:
                 state.error = error
             return
         state.backoff.reset()
-        state.high_watermark = max(state.high_watermark, partition.high_watermark)
+        end = partition.last_stable_offset if self.isolation_level == READ_COMMITTED else partition.high_watermark
+        state.end_offset = max(state.end_offset, end)
         state.log_start = max(state.log_start, partition.log_start)
         if partition.row < 0 or partition.next_offset <= state.fetch_offset:
             return
         buffer = buffers[partition.row]
-        state.completed_fetches.append(CompletedFetch(state.generation, buffer, partition.next_offset))
+        state.completed_fetches.append(
+            CompletedFetch(state.generation, buffer, partition.next_offset, partition.aborted)
+        )
         state.fetch_offset = partition.next_offset
         self._buffered_bytes += buffer.size
 

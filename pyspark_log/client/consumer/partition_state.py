@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
@@ -22,11 +24,12 @@ _generations = itertools.count()  # never the same twice, so that a partition as
 
 
 class CompletedFetch(NamedTuple):
-    """Frames of one partition, back to back, not decoded yet."""
+    """Frames of one partition, back to back, not decoded yet; and which of them are not for the reader."""
 
     generation: int
     buffer: pa.Buffer
     next_offset: int
+    aborted: Sequence[AbortedRange] = ()
 
 
 class PartitionState:
@@ -36,7 +39,7 @@ class PartitionState:
         "at", "topic", "columns",
         "position", "finished", "batches",
         "fetch_offset", "generation", "completed_fetches", "is_paused", "error", "retry_pause", "backoff",
-        "high_watermark", "log_start",
+        "end_offset", "log_start",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, partition: int, position: int, columns: tuple[int, ...] | None) -> None:
@@ -53,7 +56,7 @@ class PartitionState:
         self.error: PylogError | None = None
         self.retry_pause = Deadline(0.0)  # not asked for until it is over, after a retriable error
         self.backoff = Backoff()
-        self.high_watermark = -1
+        self.end_offset = -1  # for readers of the consumer's isolation level
         self.log_start = -1
 
     def begin_generation(self) -> None:

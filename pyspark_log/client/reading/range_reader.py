@@ -23,13 +23,13 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from broker_runtime.contract.frame import DecodedFrame, FrameHeader, iter_frames
+from broker_runtime.contract.frame import AbortedRange, DecodedFrame, FrameHeader, visible_frames
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.reading.frame_stream import FrameStream
+from pyspark_log.client.reading.frame_stream import FramesRead, FrameStream
 
 PREFETCH_BYTES = 16 << 20
 """How much is read ahead of the caller."""
@@ -88,7 +88,7 @@ class _RangeReader:
         self._columns = None if columns is None else tuple(columns)
         self._prefetch_bytes = prefetch_bytes
         self._condition = threading.Condition()
-        self._queue: deque[pa.Buffer] = deque()
+        self._queue: deque[tuple[pa.Buffer, Sequence[AbortedRange]]] = deque()
         self._queued_bytes = 0
         self._is_done = False
         self._is_parked = False  # the thread has ended because the caller took nothing
@@ -126,12 +126,10 @@ class _RangeReader:
                             f"before {self._end}"
                         )
                     return
-                buffer = self._queue.popleft()
+                buffer, aborted = self._queue.popleft()
                 self._queued_bytes -= buffer.size
                 self._condition.notify_all()
-            for header, frame in iter_frames(buffer):
-                if header.is_control:
-                    continue
+            for header, frame in visible_frames(buffer, aborted):
                 yield self._decode(frame, header)
 
     def close(self) -> None:
@@ -254,7 +252,7 @@ class _RangeReader:
                     return
                 if not message.buffers and message.response.end < self._end:
                     raise self._data_loss(message.response.end)
-                self._take(message.buffers, message.response.next_offset)
+                self._take(message)
                 if self._next_offset >= message.response.end and message.response.end < self._end:
                     raise self._data_loss(message.response.end)
         finally:
@@ -267,8 +265,9 @@ class _RangeReader:
             f"{self._topic.name}-{self._partition} ends at {end}, offsets up to {self._end} were asked for"
         )
 
-    def _take(self, buffers: list[pa.Buffer], next_offset: int) -> None:
+    def _take(self, message: FramesRead) -> None:
         """Queues a message's buffers when there is room: all of them, or none, and then the message is read again."""
+        buffers, next_offset = message.buffers, message.response.next_offset
         if next_offset < self._next_offset:
             raise CorruptRecordError(f"a read went back from offset {self._next_offset} to {next_offset}")
         with self._condition:
@@ -280,7 +279,7 @@ class _RangeReader:
                 return
             if not has_room:
                 raise _NotTakenError
-            self._queue.extend(buffers)
+            self._queue.extend((buffer, message.response.aborted) for buffer in buffers)
             self._queued_bytes += sum(buffer.size for buffer in buffers)
             self._next_offset = max(self._next_offset, next_offset)
             self._condition.notify_all()

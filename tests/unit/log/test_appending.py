@@ -40,7 +40,7 @@ def numbered(*, producer_id: int = 4, epoch: int = 0, sequence: int = 0, rows: i
 
 
 def in_the_log(data: bytes, base_offset: int, *, topic_id: uuid.UUID = TOPIC_ID, is_append_time: bool = False) -> bytes:
-    pieces, _ = stamped(
+    pieces = stamped(
         verified(data),
         base_offset=base_offset,
         leader_epoch=3,
@@ -49,7 +49,7 @@ def in_the_log(data: bytes, base_offset: int, *, topic_id: uuid.UUID = TOPIC_ID,
         topic_id=topic_id,
         partition=0,
         is_log_append_time=is_append_time,
-    )
+    ).pieces
     return b"".join(pieces)
 
 
@@ -105,7 +105,7 @@ def test_repeated_frame_is_found_by_its_sequence() -> None:
     producers = ProducerState()
     first = numbered(sequence=0)
     assert find_duplicate([first], producers) is None
-    _, header = stamped(
+    header = stamped(
         first,
         base_offset=30,
         leader_epoch=0,
@@ -114,7 +114,7 @@ def test_repeated_frame_is_found_by_its_sequence() -> None:
         topic_id=TOPIC_ID,
         partition=0,
         is_log_append_time=False,
-    )
+    ).header
     producers.add(header)
     found = find_duplicate([first], producers)
     assert found is not None
@@ -136,7 +136,7 @@ def test_frame_with_a_sequence_is_appended_alone() -> None:
 def test_stamp_precedes_the_producers_bytes_and_equals_the_header(is_append_time: bool) -> None:
     """No byte under the producer's checksum is changed or copied."""
     given = verified(frame(4, timestamps=[1, 9, 3, 4]))
-    pieces, header = stamped(
+    pieces, header, _ = stamped(
         given,
         base_offset=70,
         leader_epoch=6,

@@ -137,7 +137,11 @@ def test_index_builder_makes_entries_from_the_frames_alone():
 
     def header(offset: int, timestamp_ms: int) -> SimpleNamespace:
         return SimpleNamespace(
-            base_offset=offset, next_offset=offset + 1, latest_timestamp_ms=timestamp_ms, append_time_ms=offset
+            base_offset=offset,
+            next_offset=offset + 1,
+            latest_timestamp_ms=timestamp_ms,
+            append_time_ms=offset,
+            is_control=False,
         )
 
     def built(builder: IndexBuilder, frames: Sequence[tuple[int, SimpleNamespace]]) -> tuple[object, ...]:
