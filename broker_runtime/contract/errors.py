@@ -6,7 +6,7 @@
     │   │   BrokerOverloadedError
     │   ├── NotLeaderOrFollowerError, LeaderNotAvailableError, FencedLeaderEpochError,
     │   │   UnknownLeaderEpochError, NotControllerError, NotCoordinatorError,
-    │   │   CoordinatorNotAvailableError, OffsetNotAvailableError
+    │   │   CoordinatorNotAvailableError, OffsetNotAvailableError, ConcurrentTransactionsError
     │   ├── NotEnoughReplicasError, NotEnoughReplicasAfterAppendError
     │   ├── ZooKeeperUnavailableError
     │   └── LogStorageError       the partition's log is offline (disk full, I/O error)
@@ -131,6 +131,12 @@ class CoordinatorNotAvailableError(RetriableError):
     """The group currently has no coordinator."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
+
+
+class ConcurrentTransactionsError(RetriableError):
+    """Earlier transactions of the transactional id have been decided, and are not finished in all partitions yet."""
+
+    code = "CONCURRENT_TRANSACTIONS"
 
 
 class NotEnoughReplicasError(RetriableError):
@@ -357,6 +363,19 @@ class InvalidTxnStateError(RequestError):
     """A transaction is not in the state that the call needs: it has not begun, or it has ended."""
 
     code = "INVALID_TXN_STATE"
+
+
+class CheckpointBehindSinkError(RequestError):
+    """A batch comes before the last one that its transactional id committed: the checkpoint was rewound, or is an old
+    copy."""
+
+    code = "CHECKPOINT_BEHIND_SINK"
+
+
+class ReplayDiffersError(RequestError):
+    """A batch that was committed before is written again with other contents. The first contents stay."""
+
+    code = "REPLAY_DIFFERS"
 
 
 class NotSupportedError(RequestError):

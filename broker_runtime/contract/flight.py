@@ -64,6 +64,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from broker_runtime.contract import errors, requests, streams
+from broker_runtime.contract.actions import ACTIONS, Action
 from broker_runtime.contract.errors import InvalidRequestError, PylogError, UnsupportedVersionError
 from broker_runtime.contract.requests import PROTOCOL_VERSION, ErrorInfo, decode, encode
 
@@ -183,16 +184,16 @@ def read_ticket(request: streams.ReadRequest) -> Any:
 
 
 def encode_action(name: str, request: requests.Message, *, client_id: str = "") -> Any:
-    """The Flight action ``name`` of `requests.ACTIONS` with its request."""
+    """The Flight action ``name`` of `ACTIONS` with its request."""
     envelope = requests.ActionRequest(client_id=client_id, body=msgspec.Raw(encode(request)))
     return flight.Action(name, encode(envelope))
 
 
-def check_action(name: str, body: Any) -> requests.Action:
+def check_action(name: str, body: Any) -> Action:
     """The action's kinds. Raises `InvalidRequestError` if there is none of that name, or its body is too large."""
-    action = requests.ACTIONS.get(name)
+    action = ACTIONS.get(name)
     if action is None:
-        raise InvalidRequestError(f"no action {name[:64]!r}. Allowed: {', '.join(sorted(requests.ACTIONS))}")
+        raise InvalidRequestError(f"no action {name[:64]!r}. Allowed: {', '.join(sorted(ACTIONS))}")
     if body is not None:
         requests.check_size(memoryview(body), action.request)
     return action
@@ -215,7 +216,7 @@ def decode_action(name: str, body: Any) -> ActionCall:
 
 def decode_result(name: str, body: Any) -> requests.Message:
     """The response in the body of an action's only result."""
-    return message_of(body, requests.ACTIONS[name].response)
+    return message_of(body, ACTIONS[name].response)
 
 
 # --- messages and frames in streams ---------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What clients and brokers say to each other, as typed structs, and how they become bytes (MessagePack).
 
-Rule: this module and `broker_runtime.contract.streams` hold every message of the protocol. A field is added with a
+Rule: this module, `streams` and `transactions` hold every message of the protocol. A field is added with a
 default, never removed or given another meaning; `PROTOCOL_VERSION` rises when an old peer would misunderstand.
 Decoding checks types and bounds, so later code may rely on them; what cannot be decoded is `InvalidRequestError`.
 What a broker receives is a `Request`: its bytes are bounded before anything is decoded, and so is the length of every
@@ -13,7 +13,7 @@ a heartbeat that is then answered without an error.
 
 Three kinds of exchange (`broker_runtime.contract.flight` maps them to Flight):
 
-    actions    one request, one response                         ACTIONS: name → (request, response)
+    actions    one request, one response                         `actions.ACTIONS`: name → (request, response)
     produce    DoPut:      ProduceHello, then ProduceRequest* ↔ ProduceResponse*, answered in order
     fetch      DoExchange: FetchHello, then FetchRequest* ↔ FetchResponse*, in lockstep; heartbeats both ways
     read       DoGet:      ReadRequest → ReadResponse*, a range of offsets of one partition
@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -697,45 +697,6 @@ class InitProducerIdResponse(Message, frozen=True, kw_only=True):
 
     producer_id: Int64
     producer_epoch: Int32 = 0
-
-
-# --- the table of actions ---------------------------------------------------------------------------------------------
-
-
-class Action(NamedTuple):
-    request: type[Request]
-    response: type[Message]
-
-
-ACTIONS: dict[str, Action] = {
-    "metadata": Action(MetadataRequest, MetadataResponse),
-    "create_topic": Action(CreateTopicRequest, TopicResponse),
-    "delete_topic": Action(DeleteTopicRequest, Empty),
-    "create_partitions": Action(CreatePartitionsRequest, Empty),
-    "add_columns": Action(AddColumnsRequest, AddColumnsResponse),
-    "describe_config": Action(DescribeConfigRequest, DescribeConfigResponse),
-    "alter_config": Action(AlterConfigRequest, Empty),
-    "list_offsets": Action(ListOffsetsRequest, ListOffsetsResponse),
-    "delete_records": Action(DeleteRecordsRequest, DeleteRecordsResponse),
-    "commit_offsets": Action(CommitOffsetsRequest, CommitOffsetsResponse),
-    "fetch_offsets": Action(FetchOffsetsRequest, FetchOffsetsResponse),
-    "find_coordinator": Action(FindCoordinatorRequest, FindCoordinatorResponse),
-    "group_heartbeat": Action(GroupHeartbeatRequest, GroupHeartbeatResponse),
-    "list_groups": Action(ListGroupsRequest, ListGroupsResponse),
-    "describe_group": Action(DescribeGroupRequest, DescribeGroupResponse),
-    "alter_group_offsets": Action(AlterGroupOffsetsRequest, CommitOffsetsResponse),
-    "delete_group": Action(DeleteGroupRequest, Empty),
-    "remove_group_members": Action(RemoveGroupMembersRequest, Empty),
-    "init_producer_id": Action(InitProducerIdRequest, InitProducerIdResponse),
-    "describe_log_dirs": Action(DescribeLogDirsRequest, DescribeLogDirsResponse),
-    "reassign_partitions": Action(ReassignPartitionsRequest, Empty),
-    "list_reassignments": Action(ListReassignmentsRequest, ListReassignmentsResponse),
-    "describe_replicas": Action(DescribeReplicasRequest, DescribeReplicasResponse),
-    "elect_leaders": Action(ElectLeadersRequest, ElectLeadersResponse),
-    "decommission_broker": Action(DecommissionBrokerRequest, DecommissionBrokerResponse),
-    "report_broker": Action(ReportBrokerRequest, Empty),
-    "log_ends": Action(LogEndsRequest, LogEndsResponse),
-}
 
 
 class ActionRequest(Message, frozen=True, kw_only=True):

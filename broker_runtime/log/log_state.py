@@ -162,6 +162,7 @@ class LogState:
         self.segments: SegmentChain
         self.log_start_offset = start.log_start_offset  # Invariant: falls only by a truncation below it
         self.high_watermark = start.high_watermark
+        self.stable_offset = start.log_start_offset  # Invariant: by `settle`, after each change of what it follows from
         self.verified_from = 0  # this process verified all records from this offset on when it appended them
         self.epochs: LeaderEpochs
         self.producers: ProducerState
@@ -239,10 +240,14 @@ class LogState:
             log_start_offset=self.log_start_offset,
         )
 
+    def settle(self) -> None:
+        """The high watermark or the transactions have changed. Call inside `using`."""
+        self.stable_offset = self.producers.transactions.last_stable_offset(self.high_watermark)
+
+    @property
     def last_stable_offset(self) -> int:
-        """Everything below is committed, and belongs to no open transaction. Call inside `using`."""
-        stable = self.producers.transactions.last_stable_offset(self.high_watermark)
-        return max(stable, self.log_start_offset)  # records of an open transaction may have been deleted
+        """Everything below is committed, and belongs to no open transaction."""
+        return max(self.stable_offset, self.log_start_offset)  # records of an open transaction may have been deleted
 
     def save(self) -> None:
         """Makes `start_state` durable. Raises `OSError`."""
@@ -265,6 +270,7 @@ class LogState:
             self._on_append()
         for _, header, control in frames[added:]:
             self.producers.add(header, control)
+        self.settle()
 
     def roll(self) -> None:
         """Closes the active segment. Call inside `using`."""
@@ -283,6 +289,7 @@ class LogState:
     def reload_producers(self, end: int) -> None:
         """Reads the producers' state again after a truncation to ``end``. Call inside `using`."""
         self.producers = load_producers(self.files, self.directory, self.segments.all_loaded(), end)
+        self.settle()
 
     def write_closing_files(self) -> None:
         """Writes the files that spare the next start from reading frames. Call inside `using`, everything flushed."""
@@ -378,6 +385,7 @@ class LogState:
         self.producers = loaded.producers
         self.commit = GroupCommit(self._sync, self.segments.end_offset)
         self.verified_from = self.segments.end_offset
+        self.settle()
         self.is_loaded = True
 
     def begin_with(self, segment: Segment) -> None:
@@ -580,6 +588,7 @@ def restart_at(state: LogState, offset: int) -> None:
         state.epochs.replace([])
         state.producers = ProducerState()
         state.log_start_offset = state.high_watermark = offset
+        state.settle()
         state.save()
         _forget_restart(state.files, state.directory)
 
@@ -605,8 +614,7 @@ def apply_retention(state: LogState, now_ms: int) -> int:
         if ages[-1].size_bytes and is_expired(ages[-1], state.config, now_ms):
             state.roll()
             ages = state.segments.ages(now_ms)
-        stable = state.producers.transactions.last_stable_offset(state.high_watermark)
-        count = segments_to_remove(ages, state.config, bound=stable, now_ms=now_ms)
+        count = segments_to_remove(ages, state.config, bound=state.stable_offset, now_ms=now_ms)
         if count:
             start = max(state.segments.base_offsets[count], state.log_start_offset)
             state.remove_oldest(count, start)

@@ -182,7 +182,7 @@ class PartitionLog:
             durable = state.commit.durable_end_offset if is_ack else end
             return LogExtent(
                 log_start=state.log_start_offset,
-                last_stable_offset=state.last_stable_offset(),
+                last_stable_offset=state.last_stable_offset,
                 high_watermark=state.high_watermark,
                 durable_end=durable,
                 log_end=end,
@@ -215,17 +215,17 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Everything below is committed, and belongs to no transaction that is open; see `transactions`."""
-        state = self._state.ready()
-        high_watermark = state.high_watermark  # first: a transaction that begins from now on begins behind it
-        if state.producers.transactions.is_empty:
-            return max(high_watermark, state.log_start_offset)
-        with state.using("find the last stable offset"):
-            return state.last_stable_offset()
+        return self._state.ready().last_stable_offset
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start, end), which is below the last stable offset."""
         with noting_damage(self._state), self._state.using("look up aborted transactions"):
             return self._state.aborted(start, end)
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether one has begun and not ended; False for a log that was not used yet. Takes no lock."""
+        return self._state.is_loaded and bool(self._state.producers.transactions.open)
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that have begun and not ended, in the order of their first offsets."""
@@ -239,6 +239,7 @@ class PartitionLog:
         """
         with self._state.using("set the high watermark", timeout_s):
             self._state.high_watermark = max(self._state.log_start_offset, min(offset, self._state.segments.end_offset))
+            self._state.settle()
             return self._state.high_watermark
 
     @property

@@ -90,6 +90,9 @@ _BATCH = struct.Struct("<iiqqq")
 _MAGIC, _VERSION = b"PSNP", 4
 _VERSION_WITHOUT_TRANSACTIONS, _VERSION_OF_APPEND_TIMES = 3, 2
 
+# Made before any thread decodes, as msgspec asks for (see `requests.make_decoders`).
+_decoder = msgspec.msgpack.Decoder(tuple[tuple[OpenTransaction, ...], dict[str, KnownId]])
+
 
 class ProducerBatch(NamedTuple):
     """One batch as appended. ``last_sequence`` wraps after 2^31 - 1."""
@@ -267,10 +270,7 @@ class ProducerState:
         transactions = Transactions()
         if version == _VERSION:
             (length,) = _LENGTH.unpack_from(data, position)
-            opened, known = msgspec.msgpack.decode(
-                data[position + _LENGTH.size : position + _LENGTH.size + length],
-                type=tuple[tuple[OpenTransaction, ...], dict[str, KnownId]],
-            )
+            opened, known = _decoder.decode(data[position + _LENGTH.size : position + _LENGTH.size + length])
             transactions = Transactions(opened, known)
         return cls(producers, last_append_ms, transactions)
 

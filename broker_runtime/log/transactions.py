@@ -95,11 +95,6 @@ class Transactions:
         # (offset of the end, first offset) of transactions whose end may not be committed yet, in the order of the ends
         self._ending: deque[tuple[int, int]] = deque()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the log's last stable offset is its high watermark, whatever that is."""
-        return not self.open and not self._ending
-
     def last_stable_offset(self, high_watermark: int) -> int:
         """How far the log is stable. Never falls while ``high_watermark`` does not, unless the log is truncated."""
         while self._ending and self._ending[0][0] < high_watermark:

@@ -16,6 +16,7 @@ from typing import Any
 from pyarrow import flight
 
 from broker_runtime.contract import streams
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
     BrokerOverloadedError,
     InvalidRequestError,
@@ -34,7 +35,6 @@ from broker_runtime.contract.flight import (
     frames_batch,
     metadata,
 )
-from broker_runtime.contract.requests import ACTIONS
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
@@ -70,7 +70,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The services behind the calls. ``actions``: by name in `requests.ACTIONS`, from caller and request to response.
+    """The services behind the calls. ``actions``: by name in `ACTIONS`, from caller and request to response.
 
     ``admit_replica``: the broker that sent a hello with a replica id; raises `StaleBrokerEpochError` if it is none.
     """

@@ -26,6 +26,8 @@
     /consumers/<group>/members            `GroupMembers`, all in one znode                   the group's coordinator
     /consumers/<group>/offsets/<topic>    `GroupOffsets`, all partitions in one znode        the group's coordinator
     /producer_id_block                    `ProducerIdBlock`: the first id not given out      a broker
+    /transactions/<id>                    `TransactionRecord`: what was decided for a        any broker
+                                          transactional id, changed by compare-and-set
 
 Every transaction that changes a topic's record, settings, states or deletion also contains `announcing` its name, so
 that a data watch on one znode tells every broker what to read again.
@@ -62,10 +64,11 @@ DRAINING: Final = "/admin/draining"
 CHANGES: Final = "/changes"
 CONSUMERS: Final = "/consumers"
 PRODUCER_ID_BLOCK: Final = "/producer_id_block"
+TRANSACTIONS: Final = "/transactions"
 
 PERMANENT: Final = (
     "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
-    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS,
+    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS, TRANSACTIONS,
 )  # fmt: skip
 """Created by every broker that starts, unless they exist."""
 
@@ -396,6 +399,50 @@ class GroupOffsets(Record, frozen=True, kw_only=True):
     offsets: dict[PartitionNumber, StoredOffset]
 
 
+class DecidedPartitions(Record, frozen=True, kw_only=True, array_like=True):
+    """Partitions of a topic that a decision is about."""
+
+    topic: str
+    topic_id: Uuid
+    partitions: tuple[PartitionNumber, ...]
+
+
+class DecisionRecord(Record, frozen=True, kw_only=True):
+    """The decision about a batch: ``producer_ids`` (ranges: first, last) are committed, and nothing else of that batch
+    or of those before. ``partitions``: those that do not all know of it yet. ``rows``, ``payload_bytes``: of what was
+    committed. ``run_id``: who asked for it."""
+
+    batch_id: int
+    run_id: str
+    is_commit: bool
+    producer_ids: tuple[tuple[int, int], ...] = ()
+    partitions: tuple[DecidedPartitions, ...] = ()
+    rows: int = 0
+    payload_bytes: int = 0
+    decided_at_ms: int = 0
+
+
+class TransactionRecord(Record, frozen=True, kw_only=True):
+    """A transactional id. ``epoch``: counts the runs; ``run_id``: of the present one, "" if none is to go on;
+    ``earlier_runs``: the last ones before it. ``last``: the last decision; ``unfinished``: decisions that not all
+    partitions know of, oldest first, ``last`` among them. ``aborted``: producer ids beyond the last decided batch
+    that will not be committed. ``used_at_ms``, ``keep_ms``: the znode goes when it has not been used for so long.
+
+    Invariants: ``epoch`` and ``last.batch_id`` only rise; a decision is never changed; ``unfinished`` has at most
+    `MOST_UNFINISHED` (`transactions.transactional_id`).
+    """
+
+    epoch: int
+    run_id: str
+    earlier_runs: tuple[str, ...] = ()
+    last: DecisionRecord | None = None
+    unfinished: tuple[DecisionRecord, ...] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
+    timeout_ms: int = 60_000
+    keep_ms: int = 30 * 86_400_000
+    used_at_ms: int = 0
+
+
 def broker_path(broker_id: int) -> str:
     """A broker's registration."""
     return f"{BROKER_IDS}/{broker_id}"
@@ -479,6 +526,11 @@ def group_offsets_parent(group_id: str) -> str:
 def group_offsets_path(group_id: str, topic: str) -> str:
     """A group's offsets in a topic."""
     return f"{CONSUMERS}/{group_id}/offsets/{topic}"
+
+
+def transaction_path(transactional_id: str) -> str:
+    """A transactional id."""
+    return f"{TRANSACTIONS}/{transactional_id}"
 
 
 _LARGEST_PLAIN_BYTES: Final = MAX_REQUEST_BYTES // 4

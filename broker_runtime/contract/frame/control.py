@@ -88,8 +88,11 @@ class TransactionEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
 
 Control: TypeAlias = TransactionBegin | TransactionEnd
 
-_TYPES: Final[dict[int, type[Control]]] = {1: TransactionBegin, 2: TransactionEnd}
-_NUMBERS: Final = {kind: number for number, kind in _TYPES.items()}
+_NUMBERS: Final[dict[type[Control], int]] = {TransactionBegin: 1, TransactionEnd: 2}
+# Made before any thread decodes, as msgspec asks for (see `requests.make_decoders`).
+_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Control]]] = {
+    number: msgspec.msgpack.Decoder(kind) for kind, number in _NUMBERS.items()
+}
 
 
 def encode_control(control: Control, *, now_ms: int, producer_id: int = -1, producer_epoch: int = -1) -> pa.Buffer:
@@ -136,13 +139,12 @@ def parse_control(frame: Buffer) -> Control:
     if not header.is_control or len(payload) < _PREFIX.size:
         raise CorruptRecordError(f"the frame at offset {header.base_offset} is no control frame")
     number, length = _PREFIX.unpack_from(payload)
-    if number not in _TYPES or length > len(payload) - _PREFIX.size:
+    if number not in _DECODERS or length > len(payload) - _PREFIX.size:
         raise CorruptRecordError(
             f"the control frame at offset {header.base_offset} has type {number} and {length} bytes of "
             f"{len(payload) - _PREFIX.size}"
         )
     try:
-        control: Control = msgspec.msgpack.decode(payload[_PREFIX.size : _PREFIX.size + length], type=_TYPES[number])
+        return _DECODERS[number].decode(payload[_PREFIX.size : _PREFIX.size + length])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptRecordError(f"the control frame at offset {header.base_offset} is damaged: {error}") from None
-    return control

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
 from broker_runtime.contract import forking
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -35,7 +36,6 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
-    ACTIONS,
     BrokerInfo,
     FindCoordinatorRequest,
     FindCoordinatorResponse,

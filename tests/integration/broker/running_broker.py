@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import flight
 
-from broker_runtime.contract import requests
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from tests.waiting import wait_until
@@ -96,7 +96,7 @@ class RunningBroker:
 
     def call(self, action, /, **fields):
         """Sends one action; raises pylog's own error."""
-        kind = requests.ACTIONS[action].request
+        kind = ACTIONS[action].request
         options = flight.FlightCallOptions(timeout=LIMIT_S)
         with self._translating():
             (result,) = self._connected().do_action(encode_action(action, kind(**fields)), options)

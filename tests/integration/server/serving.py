@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from broker_runtime.contract import requests, streams
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
@@ -166,7 +167,7 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
     }
     if notes_callers:
         produce, read, fetch, plain = (Witness(each, noted) for each in (produce, read, fetch, plain))
-        silent = {name: lambda caller, request: requests.Empty() for name in requests.ACTIONS}
+        silent = {name: lambda caller, request: requests.Empty() for name in ACTIONS}
         answering = {name: actions[name] for name in ("metadata", "describe_config")}
         actions = {name: noting(name, call, noted) for name, call in {**silent, **answering}.items()}
     server = PylogFlightServer(

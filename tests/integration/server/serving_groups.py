@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from broker_runtime.broker_groups import BrokerGroups
-from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.waiting import Worker
 from broker_runtime.zookeeper.cluster_state import read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, register

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract import requests, streams
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import CLIENT_HEADER, encode_action, read_ticket
 from broker_runtime.services.fetch import FetchService
@@ -63,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def act(server: Server, name: str, client_id: str) -> None:
     """Sends one action under that client id; its answer does not matter."""
-    request = requests.ACTIONS[name].request(**_FIELDS.get(name, {}))
+    request = ACTIONS[name].request(**_FIELDS.get(name, {}))
     with server.connect() as client:
         list(client.do_action(encode_action(name, request, client_id=client_id), flight.FlightCallOptions(timeout=20)))
 
@@ -79,7 +80,7 @@ def logged(server: Server, start: str) -> list[str]:
     return [line for each in server.log.read_text().splitlines() if (line := each.split(":", 2)[-1]).startswith(start)]
 
 
-@pytest.mark.parametrize("name", requests.ACTIONS)
+@pytest.mark.parametrize("name", ACTIONS)
 def test_each_action_gets_its_caller(server: Server, name: str) -> None:
     """The caller is taken from the envelope and the connection's address."""
     act(server, name, f"app {name}")

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract import requests, streams
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.flight import FRAMES_SCHEMA, Opening, encode_opening, frames_batch
 from broker_runtime.contract.requests import encode
 from broker_runtime.contract.streams import FetchPartition
@@ -182,7 +183,7 @@ _ORDINARY = [
 
 
 def _action(rng: random.Random) -> Call:
-    names = [name for name in requests.ACTIONS if name != "describe_log_dirs"]  # that one raises on purpose
+    names = [name for name in ACTIONS if name != "describe_log_dirs"]  # that one raises on purpose
     body = requests.ActionRequest(body=b"\x80")
     if rng.random() < 0.5:
         request = requests.MetadataRequest(topics=("untyped", "x" * 100), with_offsets=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import UnknownTopicOrPartitionError
 from broker_runtime.contract.flight import decode_action, encode_action
 from broker_runtime.contract.model import EARLIEST
 from broker_runtime.contract.requests import (
-    ACTIONS,
     MOST_ENTRIES,
     BrokerInfo,
     CommitOffsetsResponse,

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract import requests, streams
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import Opening, decode_action, encode_action, message_of
 from broker_runtime.contract.frame.header import MAX_CHUNKS
 from broker_runtime.contract.requests import (
-    ACTIONS,
     MOST_COLUMN_IDS,
     MOST_COLUMNS,
     MOST_ENTRIES,

@@ -128,16 +128,16 @@ def test_new_leader_reports_the_latest_offset_only_when_its_epochs_start_is_comm
     with pytest.raises(
         errors.OffsetNotAvailableError, match=r"offset 1 is committed.*whether 2 is, where leader epoch 2"
     ):
-        partition.latest_offset()
+        partition.latest_offsets().last_stable_offset
     _append(partition, b"c")
     reports(partition, 2, 1)
     with pytest.raises(errors.OffsetNotAvailableError):
-        partition.latest_offset()
+        partition.latest_offsets().last_stable_offset
     reports(partition, 2, 2)
-    assert partition.latest_offset() == partition.high_watermark == 2
+    assert partition.latest_offsets().last_stable_offset == partition.high_watermark == 2
     partition.step_down()
     with pytest.raises(errors.NotLeaderOrFollowerError):
-        partition.latest_offset()
+        partition.latest_offsets().last_stable_offset
 
 
 # --- a follower's fetch -------------------------------------------------------------------------------------------

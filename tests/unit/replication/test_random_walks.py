@@ -226,7 +226,7 @@ class Walk:
         self.check()
         assert self.state.in_sync == set(BROKERS)
         assert {tuple(replica.records()) for replica in self.replicas.values()} == {tuple(leader.records())}
-        assert leader.only.latest_offset() == leader.log.log_end_offset
+        assert leader.only.latest_offsets().high_watermark == leader.log.log_end_offset
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -133,7 +133,7 @@ def test_requests_about_a_leader_with_a_stalled_disk_are_answered_in_time():
         partition.append([frame(b"c")], acks=1, leader_epoch=-1, now_ms=NOW_MS, timeout_s=0.05)
     with pytest.raises(RequestTimedOutError):
         partition.complete(pending, acks=-1, timeout_s=0.05)
-    for ask in (partition.latest_offset, partition.replica_ends):
+    for ask in (partition.latest_offsets, partition.replica_ends):
         with pytest.raises(RequestTimedOutError):
             ask()
     service = ProduceService(hosted.registry)

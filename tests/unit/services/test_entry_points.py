@@ -12,7 +12,7 @@ import pytest
 
 from broker_runtime import services
 from broker_runtime.broker_services import make_services
-from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.settings import resolve
 from broker_runtime.following.peers import Peers
 from broker_runtime.replication import PartitionRegistry

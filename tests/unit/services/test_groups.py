@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker_runtime.contract import errors, requests
+from broker_runtime.contract import errors
+from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.requests import CommittedOffset, PartitionKey
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
@@ -31,7 +32,7 @@ def world():
 
 
 def call(world, action, /, *, to=1, **fields):
-    return getattr(world.brokers[to].service, action)(CLIENT, requests.ACTIONS[action].request(**fields))
+    return getattr(world.brokers[to].service, action)(CLIENT, ACTIONS[action].request(**fields))
 
 
 def entry(partition=0, offset=1, topic="t", topic_id=None):
@@ -59,7 +60,7 @@ def join(world, member_id="m", to=1, **fields):
 
 
 def test_all_actions_about_groups_are_served():
-    served = {name for name in requests.ACTIONS if hasattr(GroupService, name)}
+    served = {name for name in ACTIONS if hasattr(GroupService, name)}
     assert served == {
         "find_coordinator", "group_heartbeat", "commit_offsets", "fetch_offsets", "list_groups", "describe_group",
         "alter_group_offsets", "delete_group", "remove_group_members",

@@ -164,7 +164,7 @@ def test_consumer_finds_committed_records_within_its_room() -> None:
         hosted.append(b"%d" % number)
     hosted.only.log.append_as_leader([frame(b"not committed")], leader_epoch=1, now_ms=NOW_MS)
     one = PartitionRead(wanted(1, leader_epoch=1), hosted.only)
-    read_for_consumer(one, 1 << 20, is_first=True)
+    read_for_consumer(one, 1 << 20, is_first=True, is_committed=True)
     assert (one.high_watermark, one.readable_end, one.log_start, one.log_end) == (3, 3, 0, 4)
     assert one.found is not None
     assert [header.base_offset for header, _ in iter_frames(load_found(one))] == [1, 2]
@@ -182,10 +182,10 @@ def test_consumer_without_room_still_learns_that_it_asks_the_wrong_leader() -> N
     hosted = Hosted()
     for room_bytes in (0, 1 << 20):
         with pytest.raises(FencedLeaderEpochError):
-            read_for_consumer(PartitionRead(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False)
+            read_for_consumer(PartitionRead(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False, is_committed=True)
     hosted.only.become_follower(leadership(2, leader=2, replicas=(1, 2), in_sync=(2,)))
     with pytest.raises(NotLeaderOrFollowerError):
-        read_for_consumer(PartitionRead(wanted(0), hosted.only), 0, is_first=False)
+        read_for_consumer(PartitionRead(wanted(0), hosted.only), 0, is_first=False, is_committed=True)
 
 
 def follower_read(
