@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.broker_services import make_services, wall_ms
+from broker_runtime.broker_transactions import BrokerTransactions
 from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
 from broker_runtime.contract.events import event
@@ -255,6 +256,17 @@ class Broker:
             wall_ms=wall_ms,
             believed_ms=lambda: clock.believed_ms(wall_ms(), uptime_ms()),
         )
+        transactions = BrokerTransactions(
+            settings,
+            client=client,
+            member=member,
+            registry=registry,
+            peers=peers,
+            producer_ids=producer_ids,
+            groups=groups.service,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+        )
         services = make_services(
             settings,
             registry=registry,
@@ -263,6 +275,7 @@ class Broker:
             cluster_id=cluster,
             producer_ids=producer_ids,
             groups=groups.service,
+            transactions=transactions.service,
             peers=peers,
         )
         server = PylogFlightServer(
@@ -284,6 +297,8 @@ class Broker:
         self._run("in-sync", lambda worker: _step_in_sync(updater, lag_s / 2, worker), interrupt=updater.wake)
         self._run("groups", lambda _: groups.step(), interrupt=groups.wake)
         self._run("group-removal", lambda worker: groups.step_removal(worker))
+        self._run("transactions", lambda _: transactions.step(), interrupt=transactions.wake)
+        self._run("transaction-ends", lambda worker: transactions.step_ending(worker))
         self._run("peers", lambda _: _step_peers(member))
         generations = GenerationReport(client, disks)
         self._run("disk-generations", lambda worker: _step_generations(generations, member, worker))

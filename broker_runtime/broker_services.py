@@ -33,6 +33,7 @@ from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
 from broker_runtime.services.topics import TopicService
+from broker_runtime.services.transactions import TransactionService
 
 _logger = logging.getLogger(__name__)
 
@@ -49,11 +50,16 @@ def make_services(
     cluster_id: str,
     producer_ids: ProducerIdService,
     groups: GroupService,
+    transactions: TransactionService,
     peers: Peers,
 ) -> Services:
     """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
-    produce = ProduceService(registry, require_given_out=producer_ids.require_given_out)
+    produce = ProduceService(
+        registry,
+        require_given_out=producer_ids.require_given_out,
+        require_may_begin=transactions.require_may_begin,
+    )
     read = ReadService(registry, budget=answers)
     metadata = MetadataService(
         registry,
@@ -98,6 +104,12 @@ def make_services(
         "list_offsets": logs.list_offsets,
         "delete_records": logs.delete_records,
         "init_producer_id": producer_ids.init_producer_id,
+        "begin_transaction": transactions.begin_transaction,
+        "end_transaction": transactions.end_transaction,
+        "abort_transactions": transactions.abort_transactions,
+        "list_transactions": transactions.list_transactions,
+        "open_transactions": transactions.open_transactions,
+        "finish_transactions": transactions.finish_transactions,
         "commit_offsets": groups.commit_offsets,
         "fetch_offsets": groups.fetch_offsets,
         "find_coordinator": groups.find_coordinator,

@@ -25,6 +25,7 @@ from broker_runtime.contract.requests import (
     WaitMs,
     make_decoders,
 )
+from broker_runtime.contract.transactions import TransactionIdentity
 
 
 class ProduceHello(Request, frozen=True, kw_only=True):
@@ -38,7 +39,8 @@ class ProduceRequest(Request, frozen=True, kw_only=True):
     """Beside a record batch of one row whose only cell is the frame. ``request_id`` rises by one in a stream.
 
     ``acks``: 0 no response, 1 the leader has it (durable as ``flush.mode`` says), -1 all in-sync replicas have it.
-    ``leader_epoch`` -1: the client does not know it. Without a frame (a metadata-only message) it is a heartbeat.
+    ``leader_epoch`` -1: the client does not know it. ``transaction``: beside the first frame of a transaction in this
+    partition, and when that is sent again. Without a frame (a metadata-only message) it is a heartbeat.
     """
 
     MOST_BYTES: ClassVar[int] = 64 << 10
@@ -51,6 +53,7 @@ class ProduceRequest(Request, frozen=True, kw_only=True):
     acks: Annotated[int, msgspec.Meta(ge=-1, le=1)] = -1
     timeout_ms: WaitMs = 30_000
     heartbeat: bool = False
+    transaction: TransactionIdentity | None = None
 
 
 class ProduceResponse(Message, frozen=True, kw_only=True):

@@ -131,6 +131,27 @@ class OffsetStore:
         if commit.error is not None:
             raise commit.error
 
+    def planned(
+        self, group_id: str, topics: Mapping[str, tuple[bytes, Mapping[int, StoredOffset]]], guard: Guard
+    ) -> list[Operation]:
+        """The operations that commit these offsets of topics (id, offset by partition), from a fresh read: for a
+        transaction that writes something else as well, under ``guard``. Raises as `commit`."""
+        operations: list[Operation] = []
+        parent = group_offsets_parent(group_id)
+        paths = [group_offsets_path(group_id, topic) for topic in topics]
+        above, *nodes = self._client.find_all([parent, *paths])
+        if above is None:
+            operations.append(Create(parent))
+        for (topic, (topic_id, offsets)), path, node in zip(topics.items(), paths, nodes, strict=True):
+            present = None if node is None else from_json(node.data, GroupOffsets, path)
+            commit = _Commit(topic_id=topic_id, offsets=offsets, only_forward=False, guard=guard)
+            merged = merge(present, [commit], refresh_ms=self._refresh_ms)
+            operations.append(Check(topic_path(topic), self._version_of(topic, topic_id)))
+            if merged != present:
+                operations.append(_operation(path, node, to_json(merged)))
+            _check_size((group_id, topic), [guard.check, *operations])
+        return operations
+
     def fetch(
         self, group_id: str, topics: Sequence[str] | None, *, guard: Guard | None = None
     ) -> dict[str, GroupOffsets]:

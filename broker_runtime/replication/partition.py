@@ -424,6 +424,13 @@ class Partition:
             if acks == ACKS_ALL:
                 self.remove_waiter(waiter)
 
+    def complete_all(self, timeout_s: float) -> None:
+        """Returns when all in-sync replicas have everything that is in the log now. Blocks and raises as `complete`."""
+        led = self._require_led()
+        end = self.log.log_end_offset
+        pending = PendingAppend(base_offset=end, next_offset=end, append_time_ms=-1, leader_epoch=led.leader_epoch)
+        self.complete(pending, acks=ACKS_ALL, timeout_s=timeout_s)
+
     def delete_records(self, offset: int | None, *, timeout_s: float) -> int:
         """Moves the log's start up to ``offset`` (None: the high watermark), here and on all in-sync replicas, so that
         the records stay deleted whichever replica leads next. Returns the log's start.

@@ -7,7 +7,8 @@ another broker answers `NotCoordinatorError`. Each entry of a commit has its own
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 from broker_runtime.contract.errors import (
@@ -41,6 +42,7 @@ from broker_runtime.contract.requests import (
     PartitionKey,
     RemoveGroupMembersRequest,
 )
+from broker_runtime.contract.transactions import GroupCommit
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.member import MemberState
@@ -49,7 +51,7 @@ from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.caller import Caller, logged_change, some_of
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.guarded import Guard
-from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, Operation, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
     StoredOffset,
@@ -138,6 +140,40 @@ class GroupService:
                     del topics[number]
             self._write(request, topics, guard, errors)
         return CommitOffsetsResponse(errors=tuple(errors))
+
+    @contextmanager
+    def committing(self, commit: GroupCommit) -> Iterator[tuple[Guard, Callable[[], Sequence[Operation]]]]:
+        """For the time in which a transaction's decision is written: the guard to write it under, and what plans the
+        operations that commit the group's offsets with it. All of them or none are committed.
+
+        Raises as `commit_offsets`, and what would be an entry's error there.
+        """
+        check_group_id(commit.group_id)
+        _check_distinct([each.at for each in commit.offsets])
+        cluster = self._cluster()
+        topics = [_existing(cluster, each.at) for each in commit.offsets]
+        partitions = [
+            (topic.name, topic.record.topic_id, each.at.partition)
+            for topic, each in zip(topics, commit.offsets, strict=True)
+        ]
+        wanted: dict[str, tuple[bytes, dict[int, StoredOffset]]] = {}
+        for topic, each in zip(topics, commit.offsets, strict=True):
+            _, offsets = wanted.setdefault(topic.name, (topic.record.topic_id, {}))
+            offsets[each.at.partition] = StoredOffset(
+                offset=each.offset,
+                leader_epoch=each.leader_epoch,
+                committed_at_ms=self._wall_ms(),
+                metadata=each.metadata,
+                member_epoch=commit.member_epoch if commit.member_id else -1,
+            )
+        with self._coordinator.committing(commit.group_id, commit.member_id, commit.member_epoch, -1, partitions) as (
+            refusals,
+            guard,
+        ):
+            for refusal in refusals:
+                if refusal is not None:
+                    raise refusal
+            yield guard, lambda: self._store.planned(commit.group_id, wanted, guard)
 
     def fetch_offsets(self, caller: Caller, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """The group's offsets of topics that exist. Those of an earlier topic of the same name do not count. They are

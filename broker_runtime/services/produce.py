@@ -22,10 +22,11 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_schema, sound_frame
+from broker_runtime.contract.frame import FrameHeader, SoundFrame, TransactionBegin, check_frame_schema, sound_frame
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
 from broker_runtime.services.caller import Caller
@@ -50,6 +51,10 @@ class PendingProduce:
     error: PylogError | None = None
 
 
+def _no_transactions(identity: TransactionIdentity, producer_id: int) -> None:
+    raise NotSupportedError("this broker takes no transactions")
+
+
 class ProduceService:
     """Appends to the partitions this broker leads. Thread-safe."""
 
@@ -58,12 +63,14 @@ class ProduceService:
         registry: PartitionRegistry,
         *,
         require_given_out: Callable[[int], None] = lambda producer_id: None,
+        require_may_begin: Callable[[TransactionIdentity, int], None] = _no_transactions,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock: Clock = CLOCK,
     ) -> None:
-        """``require_given_out``: see `ProducerIdService`."""
+        """``require_given_out``: see `ProducerIdService`. ``require_may_begin``: see `TransactionService`."""
         self._registry = registry
         self._require_given_out = require_given_out
+        self._require_may_begin = require_may_begin
         self._now_ms = now_ms
         self._clock = clock
 
@@ -79,17 +86,20 @@ class ProduceService:
             if len(frames) != 1:
                 raise InvalidRequestError(f"a produce request holds one frame, this one {len(frames)}")
             frame = sound_frame(frames[0])  # before the partition's lock is taken
-            _check_allowed(frame.header)
+            _check_allowed(frame.header, request.transaction)
             partition = self._registry.find(request.topic, request.partition, request.topic_id)
             if frame.header.producer_id >= 0:
                 self._require_given_out(frame.header.producer_id)
             _check_fits(frame, self._registry.topic(request.topic, request.topic_id).schemas)
+            if request.transaction is not None:
+                self._require_may_begin(request.transaction, frame.header.producer_id)
             appended = partition.append(
                 [frame],
                 acks=request.acks,
                 leader_epoch=request.leader_epoch,
                 now_ms=self._now_ms(),
                 timeout_s=max(_SHORTEST_WAIT_S, deadline.remaining_s()),
+                begin=None if request.transaction is None else _begin_of(request.transaction),
             )
         except PylogError as error:
             event(
@@ -138,17 +148,29 @@ class ProduceService:
         )
 
 
-def _check_allowed(header: FrameHeader) -> None:
+def _check_allowed(header: FrameHeader, transaction: TransactionIdentity | None) -> None:
     """Raises for sound frames that clients may not send."""
     if header.is_control:
         raise InvalidRequestError("only brokers write control frames")
-    if header.is_transactional:
-        raise NotSupportedError("this version takes no transactional frames")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRequestError("a transactional frame has a producer id, from begin_transaction")
+    if transaction is not None and not header.is_transactional:
+        raise InvalidRequestError("a transaction begins with a transactional frame")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidRequestError(
             f"a frame of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}: both begin at 0"
         )
+
+
+def _begin_of(identity: TransactionIdentity) -> TransactionBegin:
+    return TransactionBegin(
+        transactional_id=identity.transactional_id,
+        epoch=identity.epoch,
+        batch_id=identity.batch_id,
+        run_id=identity.run_id,
+        attempt=identity.attempt,
+    )
 
 
 def _check_fits(frame: SoundFrame, schemas: SchemaHistory) -> None:

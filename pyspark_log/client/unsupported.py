@@ -10,12 +10,9 @@ from typing import Any
 
 from broker_runtime.contract.errors import NotSupportedError
 
-_TRANSACTIONS = "transactions come in a later version"
 _TLS = "only PLAINTEXT without authentication is supported yet"
 
 _LATER = {
-    "transactional.id": _TRANSACTIONS,
-    "transaction.timeout.ms": _TRANSACTIONS,
     "where": "filtering in the broker comes in a later version; filter what you read",
     "security.protocol": _TLS,
     "ssl.cafile": _TLS,

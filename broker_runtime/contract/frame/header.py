@@ -85,6 +85,8 @@ _CRC = struct.Struct("<I")
 _SEED = struct.Struct("<16si")
 _NUMBER = struct.Struct("<qih")
 _NUMBER_POSITION = 88
+_ATTRIBUTES = struct.Struct("<H")
+_ATTRIBUTES_POSITION = 46
 _DIRECTORY_BYTES_POSITION = 108
 _PRUNED = struct.Struct("<I")
 
@@ -216,8 +218,11 @@ def pack_header(header: FrameHeader, directory: Buffer) -> bytes:
     return _UNSTAMPED + producer + _CRC.pack(crc)
 
 
-def number_frame(frame: Buffer, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Writes the producer and the sequence number into the header of ``frame``, in place. The rest is not changed.
+def number_frame(
+    frame: Buffer, *, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool = False
+) -> None:
+    """Writes the producer and the sequence number into the header of ``frame``, in place, and whether it is part of a
+    transaction. The rest is not changed.
 
     ``frame`` must be whole and its memory writable. Costs a checksum over header and directory. Raises `ValueError` if
     the memory is read-only, `struct.error` if a number does not fit into its field.
@@ -226,6 +231,9 @@ def number_frame(frame: Buffer, *, producer_id: int, producer_epoch: int, base_s
     if view.readonly:
         raise ValueError("the frame's memory is read-only")
     _NUMBER.pack_into(view, _NUMBER_POSITION, producer_id, base_sequence, producer_epoch)
+    (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_POSITION)
+    transactional = _ATTRIBUTE_TRANSACTIONAL if is_transactional else 0
+    _ATTRIBUTES.pack_into(view, _ATTRIBUTES_POSITION, attributes & ~_ATTRIBUTE_TRANSACTIONAL | transactional)
     (directory_bytes,) = _CRC.unpack_from(view, _DIRECTORY_BYTES_POSITION)
     crc = crc32c(view[HEADER_BYTES : HEADER_BYTES + directory_bytes], crc32c(view[STAMP_BYTES:_CRC_POSITION]))
     _CRC.pack_into(view, _CRC_POSITION, crc)

@@ -71,6 +71,8 @@ class BrokerSettings:
         doc="The most `session.timeout.ms` that a member may ask for.")]
     group_max_size: Annotated[int, Setting(Kind.INTEGER, 1_000, minimum=1, maximum=10_000, kafka="2147483647",
         doc="The most members of a group.")]
+    transaction_max_timeout_ms: Annotated[int, Setting(Kind.DURATION, 15 * _MINUTE, minimum=1_000, maximum=7 * _DAY,
+        doc="The most `transaction.timeout.ms` that a producer may ask for.")]
     log_retention_check_interval_ms: Annotated[int, Setting(Kind.DURATION, 5 * _MINUTE, minimum=100, maximum=_DAY,
         doc="How often old segments are looked for.")]
     log_dir_min_free_bytes: Annotated[int, Setting(Kind.SIZE, _GIB, minimum=0, maximum=1 << 50, kafka="none",
@@ -169,6 +171,12 @@ class ProducerSettings(AdminSettings):
     enable_idempotence: Annotated[bool, Setting(Kind.BOOLEAN, True,
         doc="Whether a record that has to be sent again is in the log once, and in order. Needs `acks=all`: with "
             "another `acks` it is off.")]
+    # Invariant: only with acks="all".
+    transactional_id: Annotated[str | None, Setting(Kind.TEXT,
+        doc="Makes the producer transactional: what it sends becomes visible when its transaction is committed. A new "
+            "producer with the same id takes over from the one before.")]
+    transaction_timeout_ms: Annotated[int, Setting(Kind.DURATION, _MINUTE, minimum=1, maximum=7 * _DAY,
+        doc="How long a transaction may stay open; then it is aborted.")]
     linger_ms: Annotated[int, Setting(Kind.DURATION, 5, minimum=0, maximum=10 * _MINUTE,
         doc="How long a record waits for company before it is sent.")]
     batch_size: Annotated[int, Setting(Kind.SIZE, _MIB, minimum=1, maximum=MAX_MESSAGE_BYTES_LIMIT, kafka="16384",
@@ -244,6 +252,8 @@ class ProducerKeywords(AdminKeywords, total=False):
 
     acks: Literal["all", "1", "0", "-1", 1, 0, -1]
     enable_idempotence: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int | str
     linger_ms: int | str
     batch_size: int | str
     buffer_memory: int | str
@@ -265,6 +275,7 @@ class ConsumerKeywords(AdminKeywords, total=False):
     auto_offset_reset: Literal["latest", "earliest", "none"]
     enable_auto_commit: bool
     auto_commit_interval_ms: int | str
+    isolation_level: Literal["read_committed", "read_uncommitted"]
     max_poll_records: int
     fetch_max_bytes: int | str
     fetch_max_wait_ms: int | str

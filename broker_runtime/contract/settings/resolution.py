@@ -167,3 +167,12 @@ def _fit_producer(given: Mapping[str, object], values: dict[str, Any]) -> None:
                 f"enable.idempotence=true needs acks=all, not acks={values['acks']}: leave one of the two out"
             )
         values["enable_idempotence"] = False
+    name = values["transactional_id"]
+    if name is None:
+        return
+    if not values["enable_idempotence"]:
+        raise InvalidConfigError(f"transactional.id={name!r} needs acks=all and enable.idempotence=true")
+    if not 1 <= len(name) <= 255 or name in (".", "..") or "/" in name or not name.isprintable():
+        raise InvalidConfigError(
+            f"transactional.id={name!r}: 1 to 255 printable characters are allowed, without '/', and not '.' or '..'"
+        )

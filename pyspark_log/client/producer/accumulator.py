@@ -23,7 +23,14 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from broker_runtime.contract.errors import BufferExhaustedError, ClosedError, DeliveryTimeoutError, PylogError
+from broker_runtime.contract.errors import (
+    BufferExhaustedError,
+    ClosedError,
+    DeliveryTimeoutError,
+    InconsistentTopicIdError,
+    PylogError,
+)
+from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.producer.batch_builder import BatchBuilder
 from pyspark_log.client.producer.delivery import Delivery
@@ -46,9 +53,11 @@ class Accumulator:
         max_block_s: float,
         delivery_timeout_s: float,
         is_idempotent: bool = False,
+        transactions: TransactionalNumbering | None = None,
     ) -> None:
+        """``transactions``: of a transactional producer."""
         self.lock = threading.Lock()
-        self.numbering = Numbering() if is_idempotent else None
+        self.numbering = transactions if transactions is not None else Numbering() if is_idempotent else None
         self._memory = BufferMemory(self.lock, total_bytes=buffer_bytes, max_block_s=max_block_s)
         self._linger_s = linger_s
         self._delivery_timeout_s = delivery_timeout_s
@@ -306,6 +315,12 @@ class Accumulator:
                 for batch in self._take_unsent(queue)
             ]
         self._fail(failed)
+
+    def fail_open(self, error: PylogError) -> list[Delivery]:
+        """Fails all batches that are not in flight; returns those that are, which are not sent again."""
+        self.fail_all(error)
+        with self.lock:
+            return list(self._unfinished)
 
     def abandon_all(self, error: PylogError) -> None:
         """Fails all batches that are not finished, in flight or not. Called last."""
@@ -616,3 +631,74 @@ class Numbering:
             return False
         sequence.void_from(batch.serial)
         return True
+
+
+class TransactionalNumbering(Numbering):
+    """The sequence numbers of a transactional producer: each transaction has a producer id of its own, and one epoch.
+
+    Rule: a number is never taken back. If a batch is certainly not appended, those behind it are refused for the gap,
+    and fail: then the transaction can only be aborted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._identity: TransactionIdentity | None = None
+        self.sent_to: dict[PartitionQueue, bytes] = {}
+        """The partitions that the transaction was sent to, and their topics' ids."""
+        self.failure: PylogError | None = None  # why the transaction cannot be committed
+
+    @property
+    def wants_id(self) -> bool:
+        """Never: an id comes with a transaction."""
+        return False
+
+    @property
+    def producer_id(self) -> int:
+        """Of the present transaction."""
+        return self._producer_id
+
+    def begin_transaction(self, identity: TransactionIdentity, producer_id: int) -> None:
+        """From now on batches belong to this transaction. Nothing of the one before is unfinished."""
+        self.sent_to = {}
+        self.failure = None
+        self._identity = identity
+        self._producer_id = producer_id
+
+    def stop_sending(self) -> None:
+        """No batch gets a number any more."""
+        self._identity = None
+
+    def end_transaction(self) -> None:
+        """The transaction has been decided."""
+        self._identity = None
+
+    def give_up_id(self) -> None:
+        """A topic that was sent to is gone, or was recreated: what is in the old one cannot be committed."""
+        if self._identity is not None:
+            self.failure = InconsistentTopicIdError("a topic of the transaction was deleted or recreated")
+
+    def number(self, batch: ProducerBatch) -> bool:
+        """See `Numbering.number`. False also outside of a transaction."""
+        if batch.number is not None:
+            return True
+        if self._identity is None:
+            return False
+        queue = batch.queue
+        if queue.sequence.producer_id != self._producer_id:
+            queue.sequence.begin(self._producer_id)
+        batch.number = queue.sequence.take(batch.delivery.count)._replace(is_transactional=True)
+        if batch.number.sequence == 0:
+            batch.transaction = self._identity
+        self.sent_to[queue] = queue.topic_id
+        return True
+
+    def dropped(self, batch: ProducerBatch) -> None:
+        """The batch is not sent again: its transaction lacks it."""
+        if batch.number is not None and self.failure is None:
+            self.failure = batch.queue.last_error or DeliveryTimeoutError(
+                "a batch of the transaction was not acknowledged"
+            )
+
+    def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
+        """See `Numbering.is_retryable`."""
+        return not is_oldest

@@ -19,6 +19,7 @@ from broker_runtime.contract.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTimestampError,
+    InvalidTxnStateError,
     NetworkError,
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
@@ -42,7 +43,8 @@ from pyspark_log.client.producer.produce_stream import ProduceStream
 _JOIN_LIMIT_S = 12.0  # a thread that is blocked on a stopped broker is freed by keepalive within 8 s
 _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer sends something each interval
 
-_OUT_OF_SEQUENCE = (OutOfOrderSequenceError, UnknownProducerIdError)
+_OUT_OF_SEQUENCE = (InvalidTxnStateError, OutOfOrderSequenceError, UnknownProducerIdError)
+"""Or the first frame of a transaction, which begins it, is missing."""
 _NEVER_APPENDED = (
     FencedLeaderEpochError, InvalidProducerEpochError, InvalidRequestError, InvalidTimestampError,
     NotEnoughReplicasError, RecordTooLargeError, SchemaMismatchError, UnknownLeaderEpochError,
@@ -188,6 +190,7 @@ class BrokerSender:
             leader_epoch=queue.leader_epoch,
             acks=self._acks,
             timeout_ms=self._timeout_ms,
+            transaction=batch.transaction,
         )
         try:
             stream.write(request, batch.frame)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import number_frame
 from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.producer.batch_builder import BatchBuilder, Headers, filled
 from pyspark_log.client.producer.delivery import Delivery
@@ -42,6 +43,7 @@ class ProducerBatch:
     is_being_encoded: bool = False
     number: FrameNumber | None = None
     written_number: FrameNumber | None = None
+    transaction: TransactionIdentity | None = None  # of the first batch of a transaction in its partition
     is_doubtful: bool = False
 
     def write_number(self) -> None:
@@ -53,7 +55,11 @@ class ProducerBatch:
         if self.written_number is not None or not self.frame.is_mutable:
             self.frame = pa.py_buffer(bytearray(self.frame))  # a broken stream may still read the old bytes
         number_frame(
-            self.frame, producer_id=number.producer_id, producer_epoch=number.epoch, base_sequence=number.sequence
+            self.frame,
+            producer_id=number.producer_id,
+            producer_epoch=number.epoch,
+            base_sequence=number.sequence,
+            is_transactional=number.is_transactional,
         )
         self.written_number = number
 

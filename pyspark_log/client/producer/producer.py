@@ -16,13 +16,15 @@ parent.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Unpack
 
 from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
+    ClientStateError,
     ClientTimeoutError,
     ClosedError,
     InvalidTimestampError,
@@ -30,9 +32,10 @@ from broker_runtime.contract.errors import (
     RecordTooLargeError,
     SchemaMismatchError,
 )
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import ProducerKeywords, ProducerSettings, resolve
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.producer.accumulator import Accumulator
+from pyspark_log.client.producer.accumulator import Accumulator, TransactionalNumbering
 from pyspark_log.client.producer.batch_builder import RECORD_OVERHEAD_BYTES, Headers, headers_bytes
 from pyspark_log.client.producer.delivery import BatchFuture, Delivery, OnDelivery, RecordFuture, wait_for
 from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
@@ -40,7 +43,8 @@ from pyspark_log.client.producer.partitioner import key_bytes, utf8
 from pyspark_log.client.producer.record_batches import batch_frames
 from pyspark_log.client.producer.sender import Sender
 from pyspark_log.client.producer.topic_queues import TopicQueues
-from pyspark_log.client.records import timestamp_ms_of
+from pyspark_log.client.producer.transactions import TransactionManager
+from pyspark_log.client.records import GroupMetadata, timestamp_ms_of
 from pyspark_log.client.unsupported import without_later_settings
 
 _CLOSE_LIMIT_S = 30.0
@@ -73,12 +77,23 @@ class Producer(forking.Forkable):
 
     def _start(self) -> None:
         self._cluster = Cluster.from_settings(self._settings)
+        self._transactions: TransactionManager | None = None
+        numbering: TransactionalNumbering | None = None
+        if self._settings.transactional_id is not None:
+            numbering = TransactionalNumbering()
+            self._transactions = TransactionManager(
+                self._cluster,
+                numbering,
+                transactional_id=self._settings.transactional_id,
+                timeout_ms=self._settings.transaction_timeout_ms,
+            )
         self._accumulator = Accumulator(
             buffer_bytes=self._settings.buffer_memory,
             linger_s=self._settings.linger_ms / 1000,
             max_block_s=self._settings.max_block_ms / 1000,
             delivery_timeout_s=self._settings.delivery_timeout_ms / 1000,
             is_idempotent=self._settings.enable_idempotence,
+            transactions=numbering,
         )
         self._lock = self._accumulator.lock
         plain_topics: dict[str, TopicQueues] = {}
@@ -175,9 +190,91 @@ class Producer(forking.Forkable):
             raise error
         self._sender.raise_failure()
 
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction: what is sent from now on becomes visible when it is committed, all of it or nothing.
+
+        The first one of a producer takes the ``transactional_id`` over from the producer that had it before, whose
+        open transaction is aborted. Raises `ProducerFencedError` (fatal: another producer has taken over; close this
+        one), `ClientStateError` if a transaction is open, or without a ``transactional_id``; what asking a broker
+        raises (retriable: call again).
+        """
+        self._transaction_manager().begin()
+
+    def commit_transaction(self) -> None:
+        """Sends what is left, waits until all is acknowledged, and commits: when it returns, the outcome is decided for
+        good, and readers of committed records see it a moment later.
+
+        Raises the first delivery error (abortable: call `abort_transaction`); `ProducerFencedError` (fatal: another
+        producer has taken over, or the transaction was open for longer than ``transaction_timeout_ms``);
+        `StaleMemberEpochError` and `UnknownMemberIdError` for offsets of a consumer that has lost its partitions
+        (abortable); `ClientStateError`. After what asking a broker raises (`RetriableError`) the outcome is unknown:
+        calling again finds it out.
+        """
+        manager = self._transaction_manager()
+        manager.require("commit")
+        self._plain_topics.clear()
+        wait_for(self._accumulator.flush_all(), None)
+        error = self._accumulator.take_first_error()
+        if error is not None:
+            manager.fail(error)
+            raise error
+        self._sender.raise_failure()
+        manager.require("commit")
+        manager.end(is_commit=True)
+
+    def abort_transaction(self) -> None:
+        """Drops what was not sent yet, and aborts: nobody who reads committed records gets any of it.
+
+        Futures of records that were not acknowledged fail. Raises as `begin_transaction`.
+        """
+        manager = self._transaction_manager()
+        manager.give_up()
+        self._plain_topics.clear()
+        unsent = self._accumulator.fail_open(ClientStateError("the transaction was aborted"))
+        wait_for(unsent, None)
+        self._accumulator.take_first_error()
+        manager.end(is_commit=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """``with producer.transaction():`` begins one, and commits it at the end, or aborts it if the body raises."""
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException:
+            self._abort_after_error()
+            raise
+        try:
+            self.commit_transaction()
+        except PylogError:
+            self._abort_after_error()
+            raise
+
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """The next offsets of a consumer's group that become committed with the transaction, in one step.
+
+        ``group``: ``consumer.group_metadata()``. Offsets of one group only. Raises `ClientStateError`,
+        `InvalidRequestError`, `NotSupportedError`; what the group refuses is raised by `commit_transaction`.
+        """
+        self._transaction_manager().add_offsets({TopicPartition(*at): offset for at, offset in offsets.items()}, group)
+
+    def _transaction_manager(self) -> TransactionManager:
+        if self._transactions is None:
+            raise ClientStateError("the producer has no transactional_id")
+        if self._is_closed:
+            raise ClosedError("the producer was closed")
+        return self._transactions
+
+    def _abort_after_error(self) -> None:
+        """Aborts the transaction if that is possible; if not, its time limit or the next producer does."""
+        with suppress(PylogError):
+            self.abort_transaction()
+
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `UnknownTopicOrPartitionError`."""
-        return list(range(len(self._queues_of(topic).partitions)))
+        return list(range(len(self._sender.queues_with(topic, None).partitions)))
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes (at most ``timeout`` seconds, else 30), then ends all threads and connections. May be called again.
@@ -319,6 +416,8 @@ class Producer(forking.Forkable):
             self._accumulator.encoded(full, frame)
 
     def _queues_of(self, topic: str, partition: int | None = None) -> TopicQueues:
+        if self._transactions is not None:
+            self._transactions.require("send")
         queues = self._sender.queues_with(topic, partition)
         settings = self._settings
         if topic not in self._plain_topics and queues.is_plain and settings.value_serializer is None:

@@ -24,6 +24,7 @@ class FrameNumber(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
+    is_transactional: bool = False
 
 
 class Sequence:

@@ -125,7 +125,13 @@ def test_high_watermark_counts_the_leaders_durable_end_and_not_its_log_end() -> 
         appended(partition, b"b", acks=-1)
         partition.announce()
         partition.note_durable()
-        seen.append((partition.high_watermark, partition.latest_offsets().last_stable_offset, partition.read(1, max_bytes=1 << 20)))
+        seen.append(
+            (
+                partition.high_watermark,
+                partition.latest_offsets().last_stable_offset,
+                partition.read(1, max_bytes=1 << 20),
+            )
+        )
 
     files.meanwhile = look
     partition.complete(one, acks=-1, timeout_s=0)

@@ -182,7 +182,9 @@ def test_consumer_without_room_still_learns_that_it_asks_the_wrong_leader() -> N
     hosted = Hosted()
     for room_bytes in (0, 1 << 20):
         with pytest.raises(FencedLeaderEpochError):
-            read_for_consumer(PartitionRead(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False, is_committed=True)
+            read_for_consumer(
+                PartitionRead(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False, is_committed=True
+            )
     hosted.only.become_follower(leadership(2, leader=2, replicas=(1, 2), in_sync=(2,)))
     with pytest.raises(NotLeaderOrFollowerError):
         read_for_consumer(PartitionRead(wanted(0), hosted.only), 0, is_first=False, is_committed=True)

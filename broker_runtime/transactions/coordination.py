@@ -1,0 +1,270 @@
+"""Begins and decides transactions: each is one change of the znode of a transactional id.
+
+Rules: any broker does it, and keeps nothing that matters. An answer whose change got no reply is never guessed: the
+change is planned again from what is there, and finds its own decision. A group's offsets that become committed with a
+batch are written in the transaction of the decision, so both are there or neither is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from broker_runtime.contract.errors import InvalidTxnStateError, ProducerFencedError
+from broker_runtime.contract.events import event
+from broker_runtime.transactions import transactional_id as machine
+from broker_runtime.zookeeper.guarded import Guard, Planned, barrier, change
+from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    TRANSACTIONS,
+    DecidedPartitions,
+    TopicRecord,
+    TransactionRecord,
+    from_json,
+    to_json,
+    topic_path,
+    transaction_path,
+)
+
+_REMEMBERED: Final = 10_000
+_FRESH_MS: Final = 500
+"""How old a record may be by which a partition lets a transaction begin. One that should not have begun holds readers
+back until it is ended, and changes no outcome."""
+
+_T = TypeVar("_T")
+_New = TransactionRecord | None
+_logger = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    record: TransactionRecord | None
+    read_at_ms: int
+
+
+class TransactionCoordinator:
+    """See the module. Thread-safe; calls block on ZooKeeper, in bounds, and raise `ZooKeeperUnavailableError`."""
+
+    def __init__(self, client: ZooKeeperClient, *, steady_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+        """``steady_ms``: a clock that never jumps; ``wall_ms``: the time that records carry."""
+        self._client = client
+        self._steady_ms = steady_ms
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    # --- attempts ---------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, *, run_id: str, batch_id: int, timeout_ms: int, keep_ms: int) -> tuple[int, int, bool]:
+        """An attempt begins: (epoch, batch id, whether the batch has been decided). Raises as `machine.begin`."""
+
+        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[tuple[int, int, bool], _New]:
+            begun = machine.begin(
+                present,
+                name,
+                run_id=run_id,
+                batch_id=batch_id,
+                timeout_ms=timeout_ms,
+                keep_ms=keep_ms,
+                now_ms=self._wall_ms(),
+            )
+            return (begun.record.epoch, begun.batch_id, begun.is_decided), begun.record
+
+        return self._change(name, plan)
+
+    def require_may_begin(self, name: str, *, epoch: int, batch_id: int, producer_id: int) -> None:
+        """Whether a transaction may begin in a partition of this broker. Raises as `machine.may_begin`."""
+        record = self._recent(name)
+        try:
+            if record is not None:
+                machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
+                return
+        except (ProducerFencedError, InvalidTxnStateError):
+            if record is not None and epoch < record.epoch:
+                raise
+        record = self.read(name)  # what was known is older than the transaction, or than what was decided of it
+        if record is None:
+            raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")
+        machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
+
+    # --- decisions --------------------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        name: str,
+        *,
+        run_id: str,
+        epoch: int,
+        batch_id: int,
+        is_commit: bool,
+        producer_ids: Sequence[tuple[int, int]],
+        partitions: Sequence[DecidedPartitions],
+        rows: int = 0,
+        payload_bytes: int = 0,
+        keeps_first: bool = False,
+        beside: Callable[[], Sequence[Operation]] = tuple,
+        guard: Guard | None = None,
+    ) -> machine.Decided:
+        """Decides a batch. ``beside`` plans what is written in the same transaction, if this is what decides it, under
+        ``guard``. Raises as `machine.decide`, and `GuardFailedError`."""
+
+        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[machine.Decided, _New]:
+            decided = machine.decide(
+                present,
+                name,
+                run_id=run_id,
+                epoch=epoch,
+                batch_id=batch_id,
+                is_commit=is_commit,
+                producer_ids=producer_ids,
+                partitions=partitions,
+                rows=rows,
+                payload_bytes=payload_bytes,
+                keeps_first=keeps_first,
+                now_ms=self._wall_ms(),
+            )
+            return decided, decided.record
+
+        decided = self._change(name, plan, beside=beside, guard=guard)
+        event(
+            _logger,
+            "decide transaction",
+            transactional_id=name,
+            epoch=epoch,
+            batch=batch_id,
+            is_commit=is_commit,
+            producers=sum(last - first + 1 for first, last in producer_ids),
+            is_replay=decided.is_replay,
+        )
+        return decided
+
+    def abort_run(self, name: str, run_id: str = "") -> TransactionRecord | None:
+        """See `machine.abort_run`. Returns the record as it is then; None: nothing is known of the id."""
+
+        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[TransactionRecord | None, _New]:
+            changed = machine.abort_run(present, run_id)
+            return (present if changed is None else changed), changed
+
+        record = self._change(name, plan)
+        event(_logger, "abort transactions", transactional_id=name, run=run_id, epoch=record.epoch if record else -1)
+        return record
+
+    def abort_producers(self, name: str, producer_ids: Sequence[int], *, epoch: int) -> TransactionRecord:
+        """These producer ids, which have been open for too long, will not be committed, unless that was decided. For an
+        id of which nothing is known, everything up to ``epoch`` is aborted. Returns the record as it is then."""
+
+        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[TransactionRecord, _New]:
+            if present is None:
+                changed = machine.unknown(epoch, self._wall_ms())
+            else:
+                changed = machine.abort_producers(present, producer_ids)
+            return changed, changed
+
+        record = self._change(name, plan)
+        event(_logger, "abort transactions", transactional_id=name, producers=len(producer_ids), epoch=record.epoch)
+        return record
+
+    def finish(self, name: str, batch_id: int) -> None:
+        """All partitions know the decision about this batch."""
+
+        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[None, _New]:
+            return None, None if present is None else machine.finish(present, batch_id)
+
+        self._change(name, plan)
+
+    def forget(self, name: str) -> bool:
+        """Removes the id if it has been out of use for long. Returns whether it did."""
+        path = transaction_path(name)
+
+        def plan() -> Planned[bool]:
+            node = self._client.find(path)
+            if node is None or not machine.is_forgotten(from_json(node.data, TransactionRecord, path), self._wall_ms()):
+                return Planned(False)
+            return Planned(True, [Delete(path, node.version)])
+
+        is_gone = change(self._client, plan, what=path)
+        if is_gone:
+            event(_logger, "forget transactional id", transactional_id=name)
+        return is_gone
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """All transactional ids, sorted."""
+        try:
+            return self._client.children(TRANSACTIONS)
+        except NoNodeError:
+            return []
+
+    def read(self, name: str, *, at_least: tuple[int, int] | None = None) -> TransactionRecord | None:
+        """The record; None: there is none. ``at_least``: an epoch and a batch id: if what is read is older, it is read
+        again after everything that was under way."""
+        record = self.read_all([name])[0]
+        if at_least is not None and (record is None or (record.epoch, machine.last_batch(record)) < at_least):
+            barrier(self._client)
+            record = self.read_all([name])[0]
+        return record
+
+    def read_all(self, names: Sequence[str]) -> list[TransactionRecord | None]:
+        """As `read`, for many at once."""
+        paths = [transaction_path(name) for name in names]
+        found = [
+            None if node is None else from_json(node.data, TransactionRecord, path)
+            for path, node in zip(paths, self._client.find_all(paths), strict=True)
+        ]
+        for name, record in zip(names, found, strict=True):
+            self._learn(name, record)
+        return found
+
+    def is_topic_gone(self, topic: str, topic_id: bytes) -> bool:
+        """Whether there is no topic of that name and id."""
+        path = topic_path(topic)
+        node = self._client.find(path)
+        return node is None or from_json(node.data, TopicRecord, path).topic_id != topic_id
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        name: str,
+        plan: Callable[[ZNode | None, TransactionRecord | None], tuple[_T, _New]],
+        *,
+        beside: Callable[[], Sequence[Operation]] = tuple,
+        guard: Guard | None = None,
+    ) -> _T:
+        """``plan(znode, its record)`` returns the result, and the record that is to be there (None: as it is)."""
+        path = transaction_path(name)
+        written: TransactionRecord | None = None
+
+        def planned() -> Planned[_T]:
+            nonlocal written
+            node = self._client.find(path)
+            present = None if node is None else from_json(node.data, TransactionRecord, path)
+            result, new = plan(node, present)
+            written = present if new is None else new
+            if new is None or new == present:
+                return Planned(result)
+            data = to_json(new)
+            own: Operation = Create(path, data) if node is None else Set(path, data, node.version)
+            return Planned(result, [own, *beside()])
+
+        result = change(self._client, planned, what=path, guard=guard)
+        self._learn(name, written)
+        return result
+
+    def _recent(self, name: str) -> TransactionRecord | None:
+        """The record as it was a moment ago, without a call; None: not known."""
+        with self._lock:
+            known = self._known.get(name)
+        if known is None or self._steady_ms() - known.read_at_ms > _FRESH_MS:
+            return None
+        return known.record
+
+    def _learn(self, name: str, record: TransactionRecord | None) -> None:
+        with self._lock:
+            self._known[name] = _Known(record, self._steady_ms())
+            self._known.move_to_end(name)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)

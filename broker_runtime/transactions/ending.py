@@ -1,0 +1,141 @@
+"""A leader's part: what is over in the partitions of this broker ends, in their logs.
+
+    once a second        which transactions are open here ─▶ what was decided of them ─▶ those that are over end
+    finish_transactions  a decision was just made: the same for the partitions that it names, at once
+
+Rules: a partition's log ends a transaction only by what ZooKeeper has. A transaction that has been open for longer than
+its time limit is aborted there first. So is everything of a transactional id of which ZooKeeper has nothing: that is no
+decision, and is made one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
+from broker_runtime.log import OpenTransaction
+from broker_runtime.replication import Partition, PartitionRegistry
+from broker_runtime.transactions.coordination import TransactionCoordinator
+from broker_runtime.transactions.transactional_id import outcomes
+from broker_runtime.zookeeper.znodes import TransactionRecord
+
+LOOK_S: Final = 1.0
+_COMPLETE_S: Final = 10.0
+_APPEND_S: Final = 1.0
+_SHORTEST_WAIT_S: Final = 0.05
+
+_logger = logging.getLogger(__name__)
+
+
+class TransactionEnding:
+    """See the module. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        coordinator: TransactionCoordinator,
+        *,
+        wall_ms: Callable[[], int],
+        clock: Clock = CLOCK,
+    ) -> None:
+        """``wall_ms``: the time that appends carry."""
+        self._registry = registry
+        self._coordinator = coordinator
+        self._wall_ms = wall_ms
+        self._clock = clock
+
+    def step(self) -> None:
+        """Ends what is over in all partitions that this broker leads. Blocks on ZooKeeper and on disks, in bounds.
+        Raises nothing: what fails is tried again by the next step."""
+        found = self.open_here()
+        by_id: dict[str, list[tuple[Partition, OpenTransaction]]] = {}
+        for partition, opened in found:
+            by_id.setdefault(opened.begin.transactional_id, []).append((partition, opened))
+        names = sorted(by_id)
+        try:
+            records = self._coordinator.read_all(names) if names else []
+            for name, record in zip(names, records, strict=True):
+                record = self._without_late(name, record, [opened for _, opened in by_id[name]])
+                for partition in dict.fromkeys(partition for partition, _ in by_id[name]):
+                    self._end(partition, name, record)
+            deadline = Deadline(_COMPLETE_S, clock=self._clock)
+            for partition in dict.fromkeys(partition for partition, _ in found):
+                self._complete(partition, deadline)
+        except PylogError as error:
+            event(_logger, "end transactions", level=logging.WARNING, error=error)
+
+    def finish(self, name: str, *, epoch: int, batch_id: int, partitions: Sequence[Partition | None]) -> list[bool]:
+        """By partition: whether all is ended, on all in-sync replicas, that is over by the decision about this batch.
+        A partition that this broker does not lead is None: false. Raises `ZooKeeperUnavailableError`."""
+        record = self._coordinator.read(name, at_least=(epoch, batch_id))
+        if record is None:
+            return [True for _ in partitions]  # forgotten, so it was finished before
+        deadline = Deadline(_COMPLETE_S, clock=self._clock)
+        have_ended = [partition is not None and self._end(partition, name, record) for partition in partitions]
+        return [
+            has_ended and partition is not None and self._complete(partition, deadline)
+            for partition, has_ended in zip(partitions, have_ended, strict=True)
+        ]
+
+    def open_here(self, name: str = "") -> list[tuple[Partition, OpenTransaction]]:
+        """What has begun and not ended in the partitions that this broker leads ("": of all transactional ids)."""
+        found: list[tuple[Partition, OpenTransaction]] = []
+        for partition in self._registry.hosted():
+            if not partition.is_leader or not partition.log.has_open_transactions:
+                continue
+            try:
+                opened = partition.log.open_transactions()
+            except PylogError:
+                continue  # the log is offline: whoever leads next ends them
+            found += [(partition, each) for each in opened if not name or each.begin.transactional_id == name]
+        return found
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _without_late(
+        self, name: str, record: TransactionRecord | None, opened: Iterable[OpenTransaction]
+    ) -> TransactionRecord:
+        """The record, in which those of ``opened`` are aborted that have been open for too long."""
+        opened = list(opened)
+        if record is None:
+            return self._coordinator.abort_producers(name, (), epoch=max(each.begin.epoch for each in opened))
+        over = outcomes(name, record)
+        now_ms = self._wall_ms()
+        late = [
+            each.producer_id for each in opened if not over.ends(each) and now_ms - each.began_ms > record.timeout_ms
+        ]
+        return self._coordinator.abort_producers(name, late, epoch=record.epoch) if late else record
+
+    def _end(self, partition: Partition, name: str, record: TransactionRecord) -> bool:
+        """Ends in the partition's log what is over; returns whether that was possible. Not durable yet."""
+        over = outcomes(name, record)
+        try:
+            while partition.end_transactions(over, now_ms=self._wall_ms(), timeout_s=_APPEND_S) is not None:
+                pass
+        except PylogError as error:
+            self._log(partition, error)
+            return False
+        return True
+
+    def _complete(self, partition: Partition, deadline: Deadline) -> bool:
+        """Waits until all in-sync replicas have all that was ended before; returns whether they have."""
+        try:
+            partition.complete_all(max(_SHORTEST_WAIT_S, deadline.remaining_s()))
+        except PylogError as error:
+            self._log(partition, error)
+            return False
+        return True
+
+    def _log(self, partition: Partition, error: PylogError) -> None:
+        event(
+            _logger,
+            "end transactions",
+            level=logging.WARNING,
+            topic=partition.topic,
+            partition=partition.partition,
+            error=error,
+        )

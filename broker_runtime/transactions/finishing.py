@@ -1,0 +1,179 @@
+"""Has the leaders of a decision's partitions end what is over, until all of them have; then the decision is finished.
+
+Rules: nobody waits for this but the sixth decision of one transactional id (`MOST_UNFINISHED`). Whoever decided begins
+at once. What a broker that died has left is found by whichever broker is the controller, a few times a minute. Telling
+a leader twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
+from broker_runtime.contract.requests import PartitionKey, portions
+from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
+from broker_runtime.contract.waiting import Signal
+from broker_runtime.transactions.coordination import TransactionCoordinator
+from broker_runtime.transactions.transactional_id import is_forgotten
+from broker_runtime.zookeeper.cluster_state import ClusterState
+from broker_runtime.zookeeper.session import ZNodeError
+from broker_runtime.zookeeper.znodes import DecisionRecord, TransactionRecord
+
+PAUSE_S: Final = 0.25
+SWEEP_S: Final = 15.0
+MOST_WAITING: Final = 10_000
+"""Transactional ids that wait to be finished by this broker; what is more is left to the next sweep."""
+_SWEPT_AT_ONCE: Final = 500
+
+_logger = logging.getLogger(__name__)
+
+
+class AskLeader(Protocol):
+    """Asks a broker, this one included, to end what is over. Raises `PylogError`."""
+
+    def __call__(self, broker_id: int, request: FinishTransactionsRequest) -> FinishTransactionsResponse:
+        """Blocks, in bounds."""
+
+
+class TransactionFinishing:
+    """See the module. `add` from any thread; the rest on one."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        cluster: Callable[[], ClusterState],
+        ask_leader: AskLeader,
+        *,
+        broker_id: int,
+        steady_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """``cluster``: as this broker knows it."""
+        self._coordinator = coordinator
+        self._cluster = cluster
+        self._ask_leader = ask_leader
+        self._broker_id = broker_id
+        self._steady_ms = steady_ms
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()
+        self._waiting: dict[str, None] = {}
+        self._signal = Signal()
+        self._sweep_at_ms = steady_ms() + int(SWEEP_S * 1000)
+
+    def add(self, name: str) -> None:
+        """There is a decision of this id to be finished."""
+        with self._lock:
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting[name] = None
+        self._signal.set()
+
+    def wake(self) -> None:
+        """Ends a `wait`."""
+        self._signal.set()
+
+    def wait(self) -> None:
+        """Blocks until there is something to finish, or it is time to look again."""
+        self._signal.wait(PAUSE_S if self._waiting else SWEEP_S / 3)
+
+    def step(self) -> None:
+        """Finishes what can be finished. Blocks, in bounds. Raises nothing: what fails is tried again."""
+        with self._lock:
+            names = list(self._waiting)
+            self._waiting.clear()
+        for name in names:
+            try:
+                if not self._finish(name):
+                    self._again(name)
+            except (PylogError, ZNodeError) as error:
+                event(_logger, "finish transactions", level=logging.WARNING, transactional_id=name, error=error)
+                self._again(name)
+        if self._steady_ms() >= self._sweep_at_ms:
+            self._sweep_at_ms = self._steady_ms() + int(SWEEP_S * 1000)
+            try:
+                self._sweep()
+            except (PylogError, ZNodeError) as error:
+                event(_logger, "look for unfinished transactions", level=logging.WARNING, error=error)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _again(self, name: str) -> None:
+        with self._lock:
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting.setdefault(name)
+
+    def _finish(self, name: str) -> bool:
+        """Whether nothing of the id is unfinished any more."""
+        record = self._coordinator.read(name)
+        if record is None:
+            return True
+        is_done = True
+        for decision in record.unfinished:
+            if self._have_all_ended(name, record, decision):
+                self._coordinator.finish(name, decision.batch_id)
+            else:
+                is_done = False
+        return is_done
+
+    def _have_all_ended(self, name: str, record: TransactionRecord, decision: DecisionRecord) -> bool:
+        have_all = True
+        for leader, partitions in self._by_leader(decision).items():
+            if leader is None:
+                have_all = False
+                continue
+            for some in portions(partitions):
+                request = FinishTransactionsRequest(
+                    transactional_id=name, epoch=record.epoch, batch_id=decision.batch_id, partitions=some
+                )
+                try:
+                    have_all = all(self._ask_leader(leader, request).are_finished) and have_all
+                except PylogError as error:
+                    event(
+                        _logger,
+                        "finish transactions",
+                        level=logging.WARNING,
+                        transactional_id=name,
+                        leader=leader,
+                        error=error,
+                    )
+                    have_all = False
+        return have_all
+
+    def _by_leader(self, decision: DecisionRecord) -> Mapping[int | None, list[PartitionKey]]:
+        """The decision's partitions by their leaders; those of topics that are gone are left out: nobody reads them."""
+        cluster = self._cluster()
+        found: dict[int | None, list[PartitionKey]] = {}
+        for each in decision.partitions:
+            topic = cluster.topics.get(each.topic)
+            is_gone = topic is not None and topic.record.topic_id != each.topic_id
+            if is_gone or (topic is None and self._is_deleted(each.topic, each.topic_id)):
+                continue
+            for number in each.partitions:
+                present = topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+                leader = None if present is None else present.state.leader
+                key = PartitionKey(topic=each.topic, partition=number, topic_id=each.topic_id)
+                found.setdefault(leader, []).append(key)
+        return found
+
+    def _is_deleted(self, name: str, topic_id: bytes) -> bool:
+        """Whether the topic is gone, and this broker has not merely not heard of it yet."""
+        return self._coordinator.is_topic_gone(name, topic_id)
+
+    def _sweep(self) -> None:
+        """The controller looks at all ids: for what others left unfinished, and for what is out of use."""
+        controller = self._cluster().controller
+        if controller is None or controller.broker_id != self._broker_id:
+            return
+        names = self._coordinator.names()
+        for start in range(0, len(names), _SWEPT_AT_ONCE):
+            some = names[start : start + _SWEPT_AT_ONCE]
+            for name, record in zip(some, self._coordinator.read_all(some), strict=True):
+                if record is None:
+                    continue
+                if record.unfinished:
+                    self._again(name)
+                elif is_forgotten(record, self._wall_ms()):
+                    self._coordinator.forget(name)

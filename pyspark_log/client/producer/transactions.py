@@ -1,0 +1,194 @@
+"""A producer's transactions, one after another: what may be called when, and which records belong to which.
+
+    READY ──begin──▶ OPEN ──commit──▶ READY                           (Kafka's TransactionManager)
+                      │ └──abort───▶ READY
+                      └─ a record fails ─▶ ABORTABLE ──abort──▶ READY
+    any ── another process takes over, or the transaction is too old ──▶ FATAL: close the producer
+
+Rule: each transaction has a producer id of its own, from the broker that begins it. All its batches carry that id, and
+the first one in each partition carries the transaction's identity as well. The decision names the id and the
+partitions.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from broker_runtime.contract.errors import (
+    ClientStateError,
+    InvalidRequestError,
+    NotSupportedError,
+    ProducerFencedError,
+    PylogError,
+    RetriableError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import CommittedOffset
+from broker_runtime.contract.transactions import (
+    NEXT_BATCH,
+    BeginTransactionRequest,
+    BeginTransactionResponse,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    GroupCommit,
+    TransactionIdentity,
+    TransactionPartitions,
+)
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.coordinator import Coordinator
+from pyspark_log.client.connection.offsets import check_offset
+from pyspark_log.client.producer.accumulator import TransactionalNumbering
+from pyspark_log.client.producer.partition_queue import PartitionQueue
+from pyspark_log.client.records import GroupMetadata
+
+
+class TransactionState(enum.Enum):
+    """See the module."""
+
+    READY = "ready"
+    OPEN = "open"
+    ABORTABLE = "abortable"
+    FATAL = "fatal"
+
+
+MOVES: Final[dict[TransactionState, frozenset[str]]] = {
+    TransactionState.READY: frozenset({"begin"}),
+    TransactionState.OPEN: frozenset({"send", "commit", "abort"}),
+    TransactionState.ABORTABLE: frozenset({"abort"}),
+    TransactionState.FATAL: frozenset(),
+}
+"""What may be called in each state."""
+
+_WHAT_NOW: Final = {
+    TransactionState.READY: "no transaction is open: call begin_transaction() first",
+    TransactionState.OPEN: "a transaction is open: commit or abort it first",
+    TransactionState.ABORTABLE: "a record of the transaction failed: call abort_transaction()",
+    TransactionState.FATAL: "the producer cannot continue: close it",
+}
+
+
+class TransactionManager:
+    """The transactions of one producer. For one thread at a time, as Kafka's."""
+
+    def __init__(
+        self, cluster: Cluster, numbering: TransactionalNumbering, *, transactional_id: str, timeout_ms: int
+    ) -> None:
+        self._cluster = cluster
+        self._numbering = numbering
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._run_id = uuid.uuid4().hex
+        self._identity: TransactionIdentity | None = None
+        self._group: GroupCommit | None = None
+        self._error: PylogError | None = None  # why the state is ABORTABLE or FATAL
+        self.state = TransactionState.READY
+
+    def require(self, call: str) -> None:
+        """Raises `ClientStateError` unless ``call`` is allowed now; what made the producer stop is its cause."""
+        if self.state is TransactionState.OPEN and self._numbering.failure is not None:
+            self.fail(self._numbering.failure)
+        if call in MOVES[self.state]:
+            return
+        text = f"{call}: {_WHAT_NOW[self.state]}"
+        raise ClientStateError(text if self._error is None else f"{text}. {self._error}") from self._error
+
+    def begin(self) -> None:
+        """See `Producer.begin_transaction`."""
+        self.require("begin")
+        request = BeginTransactionRequest(
+            transactional_id=self._transactional_id,
+            run_id=self._run_id,
+            batch_id=NEXT_BATCH,
+            timeout_ms=self._timeout_ms,
+        )
+        try:
+            begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
+        except ProducerFencedError as error:
+            self.fail(error)
+            raise
+        self._identity = TransactionIdentity(
+            transactional_id=self._transactional_id,
+            epoch=begun.epoch,
+            batch_id=begun.batch_id,
+            run_id=self._run_id,
+        )
+        self._group = None
+        self._numbering.begin_transaction(self._identity, begun.producer_id)
+        self.state = TransactionState.OPEN
+
+    def add_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        self.require("send")
+        if not group.group_id:
+            raise InvalidRequestError("the consumer has no group.id: it commits no offsets")
+        if self._group is not None and self._group.group_id != group.group_id:
+            raise NotSupportedError(
+                f"offsets of group {group.group_id!r} in a transaction with those of {self._group.group_id!r}: a "
+                "transaction commits offsets of one group"
+            )
+        before = () if self._group is None else self._group.offsets
+        committed = {(each.at.topic, each.at.partition): each for each in before}
+        for at, offset in offsets.items():
+            key = self._cluster.topic(at.topic).partition_key(at.partition)
+            committed[at] = CommittedOffset(at=key, offset=check_offset(at, offset))
+        self._group = GroupCommit(
+            group_id=group.group_id,
+            offsets=tuple(committed.values()),
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+        )
+
+    def end(self, *, is_commit: bool) -> None:
+        """Decides the transaction; nothing of it is in flight any more. Raises as `Producer.commit_transaction`."""
+        assert self._identity is not None
+        identity, group = self._identity, self._group if is_commit else None
+        producer_id = self._numbering.producer_id
+        request = EndTransactionRequest(
+            transactional_id=self._transactional_id,
+            run_id=self._run_id,
+            epoch=identity.epoch,
+            batch_id=identity.batch_id,
+            is_commit=is_commit,
+            producer_ids=((producer_id, producer_id),),
+            partitions=_by_topic(self._numbering.sent_to),
+            group=group,
+        )
+        try:
+            self._cluster.call(
+                "end_transaction",
+                request,
+                EndTransactionResponse,
+                to="any" if group is None else Coordinator(group.group_id),
+            )
+        except RetriableError:
+            raise  # whether it was decided is not known: the same call finds out
+        except PylogError as error:
+            self.fail(error)
+            raise
+        self._numbering.end_transaction()
+        self._identity = self._group = self._error = None
+        self.state = TransactionState.READY
+
+    def give_up(self) -> None:
+        """The open transaction is to be aborted: nothing more is sent for it."""
+        self.require("abort")
+        self._numbering.stop_sending()
+
+    def fail(self, error: PylogError) -> None:
+        """The transaction cannot be committed because of this."""
+        self._error = error
+        is_fatal = isinstance(error, ProducerFencedError)
+        self.state = TransactionState.FATAL if is_fatal else TransactionState.ABORTABLE
+
+
+def _by_topic(queues: Mapping[PartitionQueue, bytes]) -> tuple[TransactionPartitions, ...]:
+    found: dict[tuple[str, bytes], list[int]] = {}
+    for queue, topic_id in queues.items():
+        found.setdefault((queue.topic, topic_id), []).append(queue.partition)
+    return tuple(
+        TransactionPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(partitions)))
+        for (topic, topic_id), partitions in sorted(found.items())
+    )
