@@ -82,7 +82,7 @@ class TransactionService:
         self._wall_ms = wall_ms
 
     def begin_transaction(self, caller: Caller, request: BeginTransactionRequest) -> BeginTransactionResponse:
-        """Raises as `machine.begin`, and `InvalidRequestError` for a time limit above ``transaction.max.timeout.ms``."""
+        """Raises as `machine.begin`; `InvalidRequestError` for a time limit above ``transaction.max.timeout.ms``."""
         _check_id(request.transactional_id)
         if request.timeout_ms > self._longest_ms:
             raise InvalidRequestError(

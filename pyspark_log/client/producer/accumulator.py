@@ -695,9 +695,8 @@ class TransactionalNumbering(Numbering):
     def dropped(self, batch: ProducerBatch) -> None:
         """The batch is not sent again: its transaction lacks it."""
         if batch.number is not None and self.failure is None:
-            self.failure = batch.queue.last_error or DeliveryTimeoutError(
-                "a batch of the transaction was not acknowledged"
-            )
+            late = DeliveryTimeoutError("a batch of the transaction was not acknowledged in time")
+            self.failure = batch.queue.last_error or late
 
     def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
         """See `Numbering.is_retryable`."""

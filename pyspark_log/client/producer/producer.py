@@ -200,7 +200,7 @@ class Producer(forking.Forkable):
         one), `ClientStateError` if a transaction is open, or without a ``transactional_id``; what asking a broker
         raises (retriable: call again).
         """
-        self._transaction_manager().begin()
+        self.transaction_manager().begin()
 
     def commit_transaction(self) -> None:
         """Sends what is left, waits until all is acknowledged, and commits: when it returns, the outcome is decided for
@@ -212,7 +212,7 @@ class Producer(forking.Forkable):
         (abortable); `ClientStateError`. After what asking a broker raises (`RetriableError`) the outcome is unknown:
         calling again finds it out.
         """
-        manager = self._transaction_manager()
+        manager = self.transaction_manager()
         manager.require("commit")
         self._plain_topics.clear()
         wait_for(self._accumulator.flush_all(), None)
@@ -229,7 +229,7 @@ class Producer(forking.Forkable):
 
         Futures of records that were not acknowledged fail. Raises as `begin_transaction`.
         """
-        manager = self._transaction_manager()
+        manager = self.transaction_manager()
         manager.give_up()
         self._plain_topics.clear()
         unsent = self._accumulator.fail_open(ClientStateError("the transaction was aborted"))
@@ -258,7 +258,7 @@ class Producer(forking.Forkable):
         ``group``: ``consumer.group_metadata()``. Offsets of one group only. Raises `ClientStateError`,
         `InvalidRequestError`, `NotSupportedError`; what the group refuses is raised by `commit_transaction`.
         """
-        self._transaction_manager().add_offsets({TopicPartition(*at): offset for at, offset in offsets.items()}, group)
+        self.transaction_manager().add_offsets({TopicPartition(*at): offset for at, offset in offsets.items()}, group)
 
     def _transaction_manager(self) -> TransactionManager:
         if self._transactions is None:
@@ -278,27 +278,36 @@ class Producer(forking.Forkable):
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes (at most ``timeout`` seconds, else 30), then ends all threads and connections. May be called again.
+        A transaction that is open is aborted.
 
         What is not acknowledged by then fails with `ClosedError`. Raises as `flush`.
         """
         if self._is_closed:
             return
+        if self._transactions is not None and self._transactions.is_open:
+            self._abort_after_error()
         self._is_closed = True
-        self._plain_topics.clear()
         deadline_error: ClientTimeoutError | None = None
         try:
             wait_for(self._accumulator.flush_all(), _CLOSE_LIMIT_S if timeout is None else timeout)
         except ClientTimeoutError as error:
             deadline_error = error
         finally:
-            self._accumulator.close()
-            self._sender.stop()
-            self._accumulator.abandon_all(ClosedError("the producer was closed before the record was acknowledged"))
-            self._cluster.close()
-            forking.unregister(self)
+            self.abandon()
         failure = deadline_error or self._accumulator.take_first_error()
         if failure is not None:
             raise failure
+
+    def abandon(self) -> None:
+        """Ends all threads and connections at once: what is not acknowledged fails. Raises nothing. For this
+        package."""
+        self._is_closed = True
+        self._plain_topics.clear()
+        self._accumulator.close()
+        self._sender.stop()
+        self._accumulator.abandon_all(ClosedError("the producer was closed before the record was acknowledged"))
+        self._cluster.close()
+        forking.unregister(self)
 
     def __enter__(self) -> Producer:
         return self

@@ -86,6 +86,11 @@ class TransactionManager:
         self._error: PylogError | None = None  # why the state is ABORTABLE or FATAL
         self.state = TransactionState.READY
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a transaction that can be aborted."""
+        return "abort" in MOVES[self.state]
+
     def require(self, call: str) -> None:
         """Raises `ClientStateError` unless ``call`` is allowed now; what made the producer stop is its cause."""
         if self.state is TransactionState.OPEN and self._numbering.failure is not None:
@@ -105,19 +110,48 @@ class TransactionManager:
             timeout_ms=self._timeout_ms,
         )
         try:
-            begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
+            self._begin(request, attempt=-1)
         except ProducerFencedError as error:
             self.fail(error)
             raise
+
+    def begin_attempt(self, *, run_id: str, batch_id: int, attempt: int, timeout_ms: int, keep_ms: int) -> bool:
+        """Begins one of the transactions of a batch that is decided elsewhere; False: it has been decided, and nothing
+        may be sent. Raises what the broker answers."""
+        self.require("begin")
+        request = BeginTransactionRequest(
+            transactional_id=self._transactional_id,
+            run_id=run_id,
+            batch_id=batch_id,
+            timeout_ms=timeout_ms,
+            keep_ms=keep_ms,
+        )
+        return self._begin(request, attempt=attempt)
+
+    def end_attempt(self) -> tuple[int, int, tuple[TransactionPartitions, ...]]:
+        """Epoch, producer id (-1: the batch had been decided) and partitions of a transaction whose records are all
+        acknowledged. Raises `ClientStateError` if one failed."""
+        self.require("commit")
+        assert self._identity is not None
+        attempt = self._identity.epoch, self._numbering.producer_id, _by_topic(self._numbering.sent_to)
+        self._numbering.end_transaction()
+        self._identity = None
+        self.state = TransactionState.READY
+        return attempt
+
+    def _begin(self, request: BeginTransactionRequest, *, attempt: int) -> bool:
+        begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
         self._identity = TransactionIdentity(
             transactional_id=self._transactional_id,
             epoch=begun.epoch,
             batch_id=begun.batch_id,
-            run_id=self._run_id,
+            run_id=request.run_id,
+            attempt=attempt,
         )
         self._group = None
         self._numbering.begin_transaction(self._identity, begun.producer_id)
         self.state = TransactionState.OPEN
+        return not begun.is_decided
 
     def add_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
         """See `Producer.send_offsets_to_transaction`."""

@@ -1,0 +1,147 @@
+"""Transactions of attempts that are decided elsewhere: a task writes, and its driver commits.
+
+    begin ──▶ send_batch* ──▶ finish: what the decision needs to know of this attempt
+          └── the batch has been decided already: nothing may be written
+
+Rule: one attempt after another over one producer, so that a process keeps its connections. What an attempt wrote stays
+invisible until the decision; one that is given up is aborted by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.transactions import (
+    AbortTransactionsRequest,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    TransactionPartitions,
+)
+from broker_runtime.contract.requests import Empty
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer.delivery import BatchFuture
+from pyspark_log.client.producer.producer import Producer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchScope:
+    """What attempts of one batch have in common. ``keep_ms``: how long the transactional id is remembered."""
+
+    transactional_id: str
+    run_id: str
+    batch_id: int
+    timeout_ms: int
+    keep_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResult:
+    """What the decision needs to know. ``producer_id`` -1: the batch had been decided. ``partitions``: (topic, its id,
+    numbers) that were written to."""
+
+    scope: BatchScope
+    epoch: int
+    producer_id: int
+    partitions: tuple[tuple[str, bytes, tuple[int, ...]], ...] = ()
+
+
+class AttemptProducer:
+    """See the module. For one thread."""
+
+    def __init__(self, settings: Mapping[str, Any], transactional_id: str) -> None:
+        """``settings``: the producer's, by dotted name."""
+        self._producer = Producer(config={**settings, "transactional.id": transactional_id})
+        self._scope: BatchScope | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether an attempt may begin: the last one was finished."""
+        return self._scope is None
+
+    def begin(self, scope: BatchScope, attempt: int) -> bool:
+        """Begins an attempt; False: the batch has been decided, and nothing may be written. Raises as
+        `machine.begin` in the broker, and what asking a broker raises."""
+        is_open = self._producer.transaction_manager().begin_attempt(
+            run_id=scope.run_id,
+            batch_id=scope.batch_id,
+            attempt=attempt,
+            timeout_ms=scope.timeout_ms,
+            keep_ms=scope.keep_ms,
+        )
+        self._scope = scope
+        return is_open
+
+    def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
+        """See `Producer.send_batch`."""
+        return self._producer.send_batch(topic, data, partition=partition)
+
+    def finish(self) -> AttemptResult:
+        """Waits until all is acknowledged. Raises the first delivery error."""
+        assert self._scope is not None
+        self._producer.flush()
+        epoch, producer_id, partitions = self._producer.transaction_manager().end_attempt()
+        scope, self._scope = self._scope, None
+        return AttemptResult(
+            scope=scope,
+            epoch=epoch,
+            producer_id=producer_id,
+            partitions=tuple((each.topic, each.topic_id, each.partitions) for each in partitions),
+        )
+
+    def close(self) -> None:
+        """Ends the connections; what an attempt under way has not sent is dropped. Raises nothing."""
+        self._producer.abandon()
+
+
+def decide(
+    cluster: Cluster,
+    results: Iterable[AttemptResult],
+    *,
+    rows: int,
+    payload_bytes: int,
+    keeps_first: bool,
+    timeout_s: float,
+) -> EndTransactionResponse:
+    """The one decision about the batch of these attempts. Raises as `machine.decide` in the broker, and what asking a
+    broker raises; after a `RetriableError` whether it was decided is unknown."""
+    found = list(results)
+    scope = found[0].scope
+    partitions: dict[tuple[str, bytes], set[int]] = {}
+    for result in found:
+        for topic, topic_id, numbers in result.partitions:
+            partitions.setdefault((topic, topic_id), set()).update(numbers)
+    request = EndTransactionRequest(
+        transactional_id=scope.transactional_id,
+        run_id=scope.run_id,
+        epoch=max(result.epoch for result in found),
+        batch_id=scope.batch_id,
+        is_commit=True,
+        producer_ids=tuple(_ranges(result.producer_id for result in found if result.producer_id >= 0)),
+        partitions=tuple(
+            TransactionPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+            for (topic, topic_id), numbers in sorted(partitions.items())
+        ),
+        rows=rows,
+        payload_bytes=payload_bytes,
+        keeps_first=keeps_first,
+    )
+    return cluster.call("end_transaction", request, EndTransactionResponse, timeout_s=timeout_s)
+
+
+def abort(cluster: Cluster, scope: BatchScope, *, timeout_s: float) -> None:
+    """Nothing that this run has open will be committed; what was decided stays. Raises what asking a broker raises."""
+    request = AbortTransactionsRequest(transactional_id=scope.transactional_id, run_id=scope.run_id)
+    cluster.call("abort_transactions", request, Empty, timeout_s=timeout_s)
+
+
+def _ranges(producer_ids: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for each in sorted(producer_ids):
+        if found and each == found[-1][1] + 1:
+            found[-1] = (found[-1][0], each)
+        else:
+            found.append((each, each))
+    return found
