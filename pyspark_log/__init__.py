@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
     from pyspark_log.spark.offsets_behind import OffsetsBehind, offsets_behind
     from pyspark_log.spark.source import DefaultSource
+    from pyspark_log.spark.write_once import write_once
 
 __version__ = "0.1.0"
 
@@ -41,7 +42,7 @@ __all__ = [
     "OffsetAndTimestamp", "GroupOffset", "TimestampType",
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
     "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind",
-    "errors", "DefaultSource", "register",
+    "errors", "DefaultSource", "register", "write_once",
 ]  # fmt: skip
 
 _MODEL = "broker_runtime.contract.model"
@@ -70,6 +71,7 @@ _HOME = {
     "OffsetsBehind": _BEHIND,
     "offsets_behind": _BEHIND,
     "DefaultSource": "pyspark_log.spark.source",
+    "write_once": "pyspark_log.spark.write_once",
 }
 
 

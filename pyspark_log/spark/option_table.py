@@ -27,7 +27,8 @@ _SOURCE = (
     "subscribe", "assign", "subscribePattern", "startingOffsets", "endingOffsets", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minPartitions", "coalesceRows", "columns", "includeHeaders", "includeMetadata",
 )  # fmt: skip
-_SINK = ("topic",)
+REPLAY_DIFFERS = "pylog.replay.differs"
+_SINK = ("topic", "txnAppId", "txnVersion", REPLAY_DIFFERS)
 _OF_SPARK_ITSELF = ("checkpointLocation", "queryName")  # Spark hands its own options of a query to the sink
 _ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
                    "_asyncProgressTrackingOverrideSinkSupportCheck")  # fmt: skip
@@ -35,7 +36,6 @@ _NOT_YET = (
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition", "where",
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "txnAppId", "txnVersion",
 )  # fmt: skip
 
 _SET_BY_THE_SOURCE = {
@@ -56,7 +56,8 @@ _MEANINGFUL: dict[Direction, frozenset[str]] = {
     "source": frozenset({"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"}),
     "sink": frozenset({
         "bootstrap.servers", "client.id", "request.timeout.ms", "linger.ms", "batch.size", "buffer.memory",
-        "max.block.ms", "delivery.timeout.ms", "compression.type", "partitioner",
+        "max.block.ms", "delivery.timeout.ms", "compression.type", "partitioner", "transactional.id",
+        "transaction.timeout.ms",
     }),
 }  # fmt: skip
 _KAFKA_CLIENT_KEYS = frozenset({
@@ -100,12 +101,12 @@ def sort_options(given: Mapping[str, str], direction: Direction) -> SortedOption
     meaningless: list[str] = []
     for given_name, value in given.items():
         name = given_name.lower()
-        if name.startswith(CLIENT_PREFIX):
-            _sort_client_setting(name, value, direction, client, meaningless)
-        elif name in canonical:
+        if name in canonical:
             own[canonical[name]] = value
         elif name in _lowered(other_names):
             ignored.append(given_name)
+        elif name.startswith(CLIENT_PREFIX):
+            _sort_client_setting(name, value, direction, client, meaningless)
         else:
             _refuse_unless_sparks_own(given_name, value, direction, own_names)
     if ignored:

@@ -15,11 +15,15 @@ from broker_runtime.contract.errors import InvalidConfigError, OptionError
 from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name
 from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, resolve
 from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, parse_assignment, parse_offset_limit
-from pyspark_log.spark.option_table import SortedOptions, sort_options
+from pyspark_log.spark.option_table import REPLAY_DIFFERS, SortedOptions, sort_options
 
+TRANSACTION_TIMEOUT_MS = 15 * 60_000
+"""How long a query that died may hold readers of its topics back, unless it is started again or aborted."""
 COALESCE_ROWS = 10_000
 """A task costs 13 to 30 ms; in that time 40,000 rows and more are read, so ranges below this share a task."""
 
+_OF_THE_SINK = ("transactional.id", "transaction.timeout.ms")
+_APP_PREFIX = "app-"
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")
 _BOOLEANS = {"true": True, "false": False}
 
@@ -102,10 +106,19 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a user asked of a sink. ``topic`` None: each row names its own."""
+    """What a user asked of a sink. ``topic`` None: each row names its own.
+
+    ``transactional_id`` None: the query's id. ``app_id`` and ``version``: which batch write it is, so that it is
+    written once. ``keeps_first``: a batch that is replayed with other contents stays as it was first.
+    """
 
     topic: str | None
     client: Mapping[str, str]
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    app_id: str | None = None
+    version: int | None = None
+    keeps_first: bool = False
 
     def settings(self) -> ProducerSettings:
         """The producer's settings."""
@@ -142,11 +155,34 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Checks and parses what ``df.write`` or ``df.writeStream`` was given; raises `OptionError`."""
     sorted_options = sort_options(given, "sink")
-    topic = sorted_options.own.get("topic")
+    own, client = sorted_options.own, _checked_client("producer", sorted_options)
+    settings = resolve("producer", client)
+    topic, app_id, version = own.get("topic"), own.get("txnAppId"), own.get("txnVersion")
+    if (app_id is None) != (version is None):
+        raise OptionError("txnAppId and txnVersion say together which write it is: give both, or neither")
+    if app_id is not None and (not 1 <= len(app_id) <= 200 or "/" in app_id or not app_id.isprintable()):
+        raise OptionError(f"txnAppId must have 1 to 200 printable characters, without '/', got '{app_id}'")
+    number = None if version is None else _parse_integer(own, "txnVersion", default=0)
+    if number is not None and not 0 <= number < 1 << 62:
+        raise OptionError(f"txnVersion must be 0 or positive, got '{version}'")
+    given_timeout = "transaction.timeout.ms" in sorted_options.client
     return SinkOptions(
         topic=None if topic is None else check_topic_name(topic.strip()),
-        client=_checked_client("producer", sorted_options),
+        client={name: value for name, value in client.items() if name not in _OF_THE_SINK},
+        transactional_id=settings.transactional_id,
+        transaction_timeout_ms=settings.transaction_timeout_ms if given_timeout else TRANSACTION_TIMEOUT_MS,
+        app_id=None if app_id is None else f"{_APP_PREFIX}{app_id}",
+        version=number,
+        keeps_first=_parse_replay(own.get(REPLAY_DIFFERS)),
     )
+
+
+def _parse_replay(text: str | None) -> bool:
+    if text is None or text.strip().lower() == "error":
+        return False
+    if text.strip().lower() != "keep":
+        raise OptionError(f"pylog.replay.differs must be error or keep, got '{text}'")
+    return True
 
 
 def _parse_selection(own: Mapping[str, str]) -> TopicSelection:

@@ -28,7 +28,7 @@ def _bytes_of(array: pa.Array) -> int:
         or pa.types.is_large_string(kind)
         or pa.types.is_large_binary(kind)
     ):
-        return pc.sum(pc.binary_length(array)).as_py() or 0
+        return int(pc.sum(pc.binary_length(array)).as_py() or 0)
     if pa.types.is_map(kind):
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return 4 * len(array) + sum(_bytes_of(part.slice(first, last - first)) for part in (array.keys, array.items))
@@ -37,5 +37,4 @@ def _bytes_of(array: pa.Array) -> int:
         return 4 * len(array) + _bytes_of(array.values.slice(first, last - first))
     if pa.types.is_struct(kind):
         return sum(_bytes_of(part) for part in array.flatten())
-    return len(array) * max(1, kind.bit_width // 8)
-
+    return len(array) * int(max(1, kind.bit_width // 8))

@@ -1,44 +1,77 @@
-"""``df.write`` and ``df.writeStream`` with ``format("pylog")``: rows go out as Arrow batches, at least once.
+"""``df.write`` and ``df.writeStream`` with ``format("pylog")``: rows go out as Arrow batches, each in the log once.
 
-A task is done when all in-sync replicas have its rows. An acknowledged row is never lost. Rows of a failed task may be
-in the log, and a task or micro-batch that is run again writes its rows again.
+    task      begin an attempt ─▶ write its rows, invisible ─▶ wait until they are acknowledged ─▶ message
+    driver    commit(messages): the one decision about the batch; exactly the attempts it names become visible
 
-Rule: everything that can be known from schema and options is checked when the writer is made, on the driver, before
-a row is sent; rows stay Arrow.
+A streaming query's transactional id is its query id (or ``pylog.transactional.id``), its transactions are its
+micro-batches. A batch that was decided before is replayed by Spark after a stop or a crash at the wrong moment: its
+tasks then read and count their rows, and write nothing. A batch write is a transaction of an id of its own, or of
+``txnAppId`` and ``txnVersion``.
+
+Rule: options and schema are checked when the writer is made; a broker is asked only in tasks and for the decision, and
+as patiently as the source does, because any exception ends the query. Rows stay Arrow. After the decision nothing
+raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from broker_runtime.contract.errors import OverwriteRefusedError, SchemaMismatchError
+from broker_runtime.contract.errors import (
+    OptionError,
+    OverwriteRefusedError,
+    PylogError,
+    RetriableError,
+    SchemaMismatchError,
+)
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.schema import cast_to_topic
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer.attempts import AttemptProducer, AttemptResult, BatchScope, abort, decide
 from pyspark_log.client.producer.delivery import BatchFuture
-from pyspark_log.client.producer.producer import Producer
 from pyspark_log.client.producer.record_batches import joined
+from pyspark_log.spark.log_view import QUERY_PATIENCE_S
 from pyspark_log.spark.options import SinkOptions
+from pyspark_log.spark.payload import payload_bytes
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 
 _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined until frames of a good size can be made
 """How much is handed to the producer at a time: a full frame (1 MiB) for each of a few partitions."""
+_KEPT_PRODUCERS: Final = 4
+"""How many open producers a worker process keeps, one for each transactional id."""
+_KEEP_MS: Final = 30 * 86_400_000
+_KEEP_ONCE_MS: Final = 3_600_000
+"""How long a transactional id is remembered that serves one batch write: longer than its commit is tried again."""
+
+_QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+_T = TypeVar("_T")
+_logger = logging.getLogger(__name__)
+_producers: dict[tuple[object, ...], AttemptProducer] = {}
 
 
 @dataclass
-class RowsWritten(WriterCommitMessage):
-    """What a task reports to the driver."""
+class AttemptWritten(WriterCommitMessage):
+    """What a task reports to the driver. ``result`` None: it had no rows, and began nothing."""
 
     rows: int
+    payload_bytes: int = 0
+    result: AttemptResult | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +82,23 @@ class SinkPlan:
     columns: RecordColumns | None
 
 
-def plan_sink(options: SinkOptions, schema: StructType) -> SinkPlan:
+def check_schema(options: SinkOptions, schema: StructType) -> None:
+    """What can be checked without a broker. Raises `SchemaMismatchError`."""
+    if options.topic is None:
+        find_record_columns(schema, None)
+
+
+def plan_sink(options: SinkOptions, schema: StructType, cluster: Cluster | None = None) -> SinkPlan:
     """Checks the topic, if the option names it, and the schema. Raises `UnknownTopicOrPartitionError`,
-    `SchemaMismatchError`, and what asking a broker raises."""
+    `SchemaMismatchError`, and what asking a broker raises. ``cluster``: the caller's connections."""
     if options.topic is None:
         return SinkPlan(options=options, columns=find_record_columns(schema, None))
-    cluster = Cluster.from_settings(options.settings())
+    own = cluster if cluster is not None else Cluster.from_settings(options.settings())
     try:
-        topic = cluster.topic(options.topic)
+        topic = own.topic(options.topic)
     finally:
-        cluster.close()
+        if cluster is None:
+            own.close()
     if not topic.is_typed:
         return SinkPlan(options=options, columns=find_record_columns(schema, options.topic))
     empty = to_arrow_schema(schema, timezone="UTC").empty_table()
@@ -67,51 +107,205 @@ def plan_sink(options: SinkOptions, schema: StructType) -> SinkPlan:
 
 
 class PylogBatchWriter(DataSourceArrowWriter):
-    """For ``df.write``; pickled to the executors."""
+    """For ``df.write``; pickled to the executors, and back to commit. All rows become visible together."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__()
         if overwrite:
             raise OverwriteRefusedError('A log only appends. Use .mode("append"), or delete the topic first.')
         self._plan = plan_sink(options, schema)
+        # Made once: attempts, commit and abort share it.
+        write_id = uuid.uuid4().hex
+        is_named = options.app_id is not None
+        self._scope = BatchScope(
+            transactional_id=options.app_id if options.app_id is not None else f"write-{write_id}",
+            run_id=write_id,
+            batch_id=options.version or 0,
+            timeout_ms=options.transaction_timeout_ms,
+            keep_ms=_KEEP_MS if is_named else _KEEP_ONCE_MS,
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes a task's rows and waits until they are acknowledged."""
-        return write_rows(self._plan, iterator)
+        """Writes a task's rows and waits until they are acknowledged. They are not visible yet."""
+        return write_attempt(lambda _: self._plan, self._plan.options, lambda: self._scope, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Makes all rows visible."""
+        commit_batch(self._plan.options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing of what was written becomes visible, unless it was decided before."""
+        abort_batch(self._plan.options, self._scope)
 
 
 class PylogStreamWriter(DataSourceStreamArrowWriter):
     """For ``df.writeStream``; Spark makes one per micro-batch for the tasks, and one to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._plan = plan_sink(options, schema)
+        check_schema(options, schema)
+        self._options = options
+        self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes a task's rows and waits until they are acknowledged."""
-        return write_rows(self._plan, iterator)
+        """Writes a task's rows and waits until they are acknowledged. They are not visible yet."""
+        options, schema = self._options, self._schema
+        return write_attempt(
+            lambda cluster: plan_sink(options, schema, cluster), options, lambda: stream_scope(options), iterator
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The one decision about the micro-batch."""
+        commit_batch(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing of the micro-batch becomes visible, unless it was decided before."""
+        scope = next((each.result.scope for each in _written(messages) if each.result is not None), None)
+        if scope is not None:  # else a later run, or the time limit, ends what its tasks began
+            abort_batch(self._options, scope)
 
 
-def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsWritten:
-    """Sends all rows and waits for their acknowledgements. Raises the first delivery error."""
+def stream_scope(options: SinkOptions) -> BatchScope:
+    """The scope of the micro-batch that this task belongs to, from Spark's local properties. Raises `OptionError` where
+    Spark does not say which query it is."""
+    context = TaskContext.get()
+    properties = (
+        {} if context is None else {name: context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID)}
+    )
+    name = options.transactional_id or properties.get(_QUERY_ID)
+    batch_id, run_id = properties.get(_BATCH_ID), properties.get(_RUN_ID)
+    if not name or not batch_id or not run_id:
+        raise OptionError(
+            "Spark does not tell the sink which query and micro-batch it writes for. Give the query a name of its own "
+            "with the option pylog.transactional.id, or write in foreachBatch with pyspark_log.write_once"
+        )
+    return BatchScope(
+        transactional_id=name,
+        run_id=run_id,
+        batch_id=int(batch_id),
+        timeout_ms=options.transaction_timeout_ms,
+        keep_ms=_KEEP_MS,
+    )
+
+
+def write_attempt(
+    plan_with: Callable[[Cluster], SinkPlan],
+    options: SinkOptions,
+    scope_of: Callable[[], BatchScope],
+    batches: Iterator[pa.RecordBatch],
+) -> AttemptWritten:
+    """One attempt of a task: sends all rows and waits for their acknowledgements. Raises the first delivery error,
+    and what the broker answers to the beginning of a transaction."""
     tables = joined(batches, _SEND_BYTES)
     first = next(tables, None)
     if first is None:
-        return RowsWritten(0)
-    rows = 0
-    sent: list[BatchFuture] = []
-    # A task that runs again writes again, so idempotence would not make it exactly-once; and every partition's leader
-    # would remember a producer for each task of a day.
-    settings = {**plan.options.client, "enable.idempotence": False}
-    with Producer(config=settings) as producer:
+        return AttemptWritten(0)
+    scope = scope_of()
+    context = TaskContext.get()
+    attempt = -1 if context is None else context.taskAttemptId()
+    key, producer = _take_producer(options, scope.transactional_id)
+    try:
+        is_open = _patiently(lambda: producer.begin(scope, attempt))
+        plan = _patiently(lambda: plan_with(producer.cluster))
+        rows = size = 0
+        sent: list[BatchFuture] = []
         for table in chain((first,), tables):
             rows += table.num_rows
+            size += payload_bytes(table)
+            if not is_open:
+                continue
             for topic, partition, records in _records(plan, table):
                 sent.append(producer.send_batch(topic, records, partition=partition))
             sent = [future for future in sent if not _is_delivered(future)]
-        producer.flush()
+        result = producer.finish()
         for future in sent:
             future.result(0)
-    return RowsWritten(rows)
+    except BaseException:
+        producer.close()  # what it may still hold belongs to a transaction that will be aborted
+        raise
+    _keep_producer(key, producer)
+    return AttemptWritten(rows, size, result)
+
+
+def commit_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Decides the batch of these messages. Raises `CheckpointBehindSinkError`, `ReplayDiffersError`,
+    `ProducerFencedError`; after the decision nothing."""
+    written = [each for each in _written(messages) if each.result is not None]
+    results = [each.result for each in written if each.result is not None]
+    if not results:
+        return
+    rows, size = sum(each.rows for each in written), sum(each.payload_bytes for each in written)
+    cluster = Cluster.from_settings(options.settings())
+    try:
+        decided = _patiently(
+            lambda: decide(
+                cluster,
+                results,
+                rows=rows,
+                payload_bytes=size,
+                keeps_first=options.keeps_first,
+                timeout_s=cluster.request_timeout_s,
+            )
+        )
+    finally:
+        cluster.close()
+    if decided.is_replay and (decided.decided_rows, decided.decided_payload_bytes) != (rows, size):
+        event(
+            _logger,
+            "keep first contents of batch",
+            level=logging.WARNING,
+            transactional_id=results[0].scope.transactional_id,
+            batch=results[0].scope.batch_id,
+            rows=decided.decided_rows,
+            rows_now=rows,
+        )
+
+
+def abort_batch(options: SinkOptions, scope: BatchScope) -> None:
+    """Nothing that this run has open becomes visible. Raises nothing: if no broker can be asked, the next run or the
+    time limit does it."""
+    cluster = Cluster.from_settings(options.settings())
+    try:
+        abort(cluster, scope, timeout_s=cluster.request_timeout_s)
+    except PylogError as error:
+        event(_logger, "abort batch", level=logging.WARNING, transactional_id=scope.transactional_id, error=error)
+    finally:
+        cluster.close()
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptWritten]:
+    return [each for each in messages if isinstance(each, AttemptWritten)]
+
+
+def _patiently(ask: Callable[[], _T]) -> _T:
+    """Asks again while brokers are away, for `QUERY_PATIENCE_S`. Raises the last `RetriableError`, and at once what
+    waiting does not help against."""
+    deadline, backoff = Deadline(QUERY_PATIENCE_S), Backoff(limit_s=1.0)
+    while True:
+        try:
+            return ask()
+        except RetriableError:
+            if deadline.expired:
+                raise
+        deadline.sleep(backoff.next_s())
+
+
+def _take_producer(options: SinkOptions, transactional_id: str) -> tuple[tuple[object, ...], AttemptProducer]:
+    """This process's producer for these settings and this id, if it has an idle one; else a new one. Nobody else gets
+    it before `_keep_producer`."""
+    key = (os.getpid(), transactional_id, *sorted(options.client.items()))
+    producer = _producers.pop(key, None)
+    return key, producer if producer is not None else AttemptProducer(options.client, transactional_id)
+
+
+def _keep_producer(key: tuple[object, ...], producer: AttemptProducer) -> None:
+    for old in [each for each in _producers if each[0] != key[0]]:
+        del _producers[old]  # of the process that this one was forked from
+    while len(_producers) >= _KEPT_PRODUCERS:
+        _producers.pop(next(iter(_producers))).close()
+    before = _producers.pop(key, None)
+    if before is not None:
+        before.close()
+    _producers[key] = producer
 
 
 def _is_delivered(future: BatchFuture) -> bool:

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.requests import Empty
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
     EndTransactionRequest,
     EndTransactionResponse,
     TransactionPartitions,
 )
-from broker_runtime.contract.requests import Empty
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.client.producer.producer import Producer
@@ -60,6 +59,11 @@ class AttemptProducer:
     def is_idle(self) -> bool:
         """Whether an attempt may begin: the last one was finished."""
         return self._scope is None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The producer's connections, to ask about topics."""
+        return self._producer.cluster
 
     def begin(self, scope: BatchScope, attempt: int) -> bool:
         """Begins an attempt; False: the batch has been decided, and nothing may be written. Raises as

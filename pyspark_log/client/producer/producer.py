@@ -260,7 +260,8 @@ class Producer(forking.Forkable):
         """
         self.transaction_manager().add_offsets({TopicPartition(*at): offset for at, offset in offsets.items()}, group)
 
-    def _transaction_manager(self) -> TransactionManager:
+    def transaction_manager(self) -> TransactionManager:
+        """For this package. Raises `ClientStateError` without a ``transactional_id``, `ClosedError`."""
         if self._transactions is None:
             raise ClientStateError("the producer has no transactional_id")
         if self._is_closed:
@@ -271,6 +272,11 @@ class Producer(forking.Forkable):
         """Aborts the transaction if that is possible; if not, its time limit or the next producer does."""
         with suppress(PylogError):
             self.abort_transaction()
+
+    @property
+    def cluster(self) -> Cluster:
+        """For this package."""
+        return self._cluster
 
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `UnknownTopicOrPartitionError`."""
