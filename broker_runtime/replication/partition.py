@@ -343,7 +343,7 @@ class Partition:
         partition or its log, unless it is this very call that runs the fdatasync all others wait for.
         """
         deadline = Deadline(timeout_s)
-        if self.log.config.flush_mode == "ack":
+        if self.log.waits_for_device:
             try:
                 durable = self.log.flush(
                     pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)
