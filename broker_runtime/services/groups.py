@@ -230,9 +230,7 @@ class GroupService:
 
     # --- private ----------------------------------------------------------------------------------------------
 
-    def _present_topics(
-        self, names: Iterable[str], asked: Sequence[PartitionKey] | None
-    ) -> dict[str, TopicRecord]:
+    def _present_topics(self, names: Iterable[str], asked: Sequence[PartitionKey] | None) -> dict[str, TopicRecord]:
         """The topics of ``asked`` (None: ``names``) that exist. What this broker knows of one is enough where the
         request means the same one, by its id; otherwise ZooKeeper says which it is now."""
         known = self._cluster().topics
@@ -240,9 +238,7 @@ class GroupService:
             names = {at.topic for at in asked}
         ids = {at.topic: at.topic_id for at in asked or ()}
         same = {
-            name: known[name].record
-            for name in names
-            if name in known and known[name].record.topic_id == ids.get(name)
+            name: known[name].record for name in names if name in known and known[name].record.topic_id == ids.get(name)
         }
         return same | read_topic_records(self._client, sorted(set(names) - same.keys()))
 
