@@ -109,7 +109,8 @@ class FollowerSession:
         if not (self._is_new or changed or is_due):
             return None
         self._seen = {**changed, **self._seen}
-        to_read = self._seen if self._is_new or is_due else changed
+        # At first the change alone: unless that is enough for an answer, nobody needs what did not change.
+        to_read = self._seen if self._is_new or is_due or len(changed) == len(self._seen) else changed
         reads = self._read(to_read, self._reported)
         self._reported, self._is_new = (), False
         try:
