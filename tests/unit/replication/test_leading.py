@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker_runtime.contract import errors
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import FetchWaiter, FollowerFetch, Role
+from broker_runtime.replication import FollowerFetch, Role
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership, reports
 from tests.unit.replication.replicas import Replica, led_by
 
@@ -208,7 +209,7 @@ def test_repeated_look_at_a_fetch_reports_nothing_new():
 def test_followers_are_woken_by_an_append_and_consumers_by_the_high_watermark():
     """Followers are woken by an append; consumers only by the high watermark."""
     partition = _led().only
-    consumer, follower = FetchWaiter(), FetchWaiter()
+    consumer, follower = Signal(), Signal()
     partition.add_waiter(consumer)
     partition.add_waiter(follower, at_append=True)
     pending = _append(partition, b"a")
