@@ -357,8 +357,8 @@ LOG: Final = (
     Mutant(
         name="mark_goes_before_the_flush",
         file="broker_runtime/log/partition_log.py",
-        old="        self.flush()\n        with state.using(\"mark as flushed\"):",
-        new="        with state.using(\"mark as flushed\"):",
+        old='        self.flush()\n        with state.using("mark as flushed"):',
+        new='        with state.using("mark as flushed"):',
         breaks="The mark goes only after what did not wait was flushed.",
         tests=("tests/unit/log/test_log_flush_modes.py",),
     ),
