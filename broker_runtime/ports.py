@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
 import socket
 import subprocess
@@ -20,7 +21,11 @@ from typing import Final
 
 from broker_runtime.contract.errors import PortInUseError, SetupError
 
-_RANGE: Final = range(20_000, 32_000)
+RANGE: Final = range(20_000, 32_000)
+"""The ports to choose from."""
+RANGE_VARIABLE: Final = "PYLOG_TEST_PORTS"
+"""The environment variable ``first-last``: other ports to choose from, both included. Not for users: tests that run
+side by side keep apart by it, so that none takes the port of another's server that is down for a moment."""
 _ATTEMPTS: Final = 200
 _LINUX_TABLE: Final = Path("/proc/net/tcp")
 _LISTEN: Final = "0A"
@@ -28,10 +33,11 @@ _LISTEN: Final = "0A"
 
 def choose_port(host: str = "127.0.0.1", *, besides: Collection[int] = ()) -> int:
     """A port that is free at this moment and not in ``besides``. Raises `PortInUseError` if there is none."""
-    for port in random.sample(_RANGE, _ATTEMPTS):
+    ports = _range()
+    for port in random.sample(ports, min(_ATTEMPTS, len(ports))):
         if port not in besides and is_free(host, port):
             return port
-    raise PortInUseError(f"{host}: {_ATTEMPTS} ports tried between {_RANGE.start} and {_RANGE.stop}, all taken")
+    raise PortInUseError(f"{host}: {_ATTEMPTS} ports tried between {ports.start} and {ports.stop}, all taken")
 
 
 def is_free(host: str, port: int) -> bool:
@@ -86,6 +92,11 @@ def listener_pid(port: int) -> int | None:
         return None
     pids = found.stdout.split()
     return int(pids[0]) if pids else None
+
+
+def _range() -> range:
+    first, separator, last = os.environ.get(RANGE_VARIABLE, "").partition("-")
+    return range(int(first), int(last) + 1) if separator else RANGE
 
 
 def _listener_by_proc(port: int) -> int | None:

@@ -22,9 +22,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
     # A worker takes no port of another worker's broker that is down for a moment.
-    _share = len(ports._RANGE) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    ports._RANGE = ports._RANGE[int(_worker[2:]) * _share :][:_share]
+    _share = len(ports.RANGE) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _first = ports.RANGE.start + int(_worker[2:]) * _share
+    os.environ[ports.RANGE_VARIABLE] = f"{_first}-{_first + _share - 1}"
 
+# For every driver that a test starts: a JVM of minutes spends half of its processor time on optimising itself.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # The duration of one example depends on how busy the machine is; tests of speed say so themselves.
 hypothesis.settings.register_profile("without-deadline", deadline=None)

@@ -202,25 +202,27 @@ class Link(forking.Forkable):
 
         Reads and exchanges are cancelled: a call that is blocked in the stream raises, at once. Flight cannot cancel
         a DoPut: it says that nothing more comes, the peer answers what it has and ends the stream. Only that blocks:
-        for a write that is under way, at most ``limit_s`` (negative: as long as it takes).
+        for a write that is under way, at most ``limit_s`` (negative: as long as it takes). Not to be called from inside
+        a call on the connection.
         """
-        with self._lock:
-            self._is_ended = True
-            connection = self._connection
-            if connection is None or connection.reader is None:
-                return
-            if hasattr(connection.reader, "cancel"):
-                connection.reader.cancel()
-                return
-            connection.users += 1
-        try:
-            if self._write_lock.acquire(timeout=limit_s):
-                try:
-                    self._done_writing(connection)
-                finally:
-                    self._write_lock.release()
-        finally:
-            self._release(connection)
+        with forking.flight_use():
+            with self._lock:
+                self._is_ended = True
+                connection = self._connection
+                if connection is None or connection.reader is None:
+                    return
+                if hasattr(connection.reader, "cancel"):
+                    connection.reader.cancel()
+                    return
+                connection.users += 1
+            try:
+                if self._write_lock.acquire(timeout=limit_s):
+                    try:
+                        self._done_writing(connection)
+                    finally:
+                        self._write_lock.release()
+            finally:
+                self._release(connection)
 
     # --- silence ------------------------------------------------------------------------------------------------
 

@@ -449,7 +449,7 @@ class FollowerFetcher:
         `RequestTimedOutError` then.
         """
         replica = each.replica
-        if replica.log.config.flush_mode == "ack":
+        if replica.log.waits_for_device:
             replica.log.flush(
                 timeout_s=_LONGEST_FLUSH_OF_ANOTHER_S, is_over=lambda: replica.leader_epoch != each.leader_epoch
             )

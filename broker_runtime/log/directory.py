@@ -58,7 +58,7 @@ from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity,
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.ownership import LOCK_NAME, claim_directory, lock_directory
-from broker_runtime.log.partition_files import PartitionFiles
+from broker_runtime.log.partition_files import UNFLUSHED_NAME, PartitionFiles
 from broker_runtime.log.partition_log import PartitionLog
 from broker_runtime.log.recovery import StartState
 from broker_runtime.log.scan import belongs_to
@@ -184,6 +184,10 @@ class LogDirectory:
     def has(self, topic_partition: TopicPartition) -> bool:
         """Whether there is such a log, used or not. Never waits."""
         return topic_partition in self._found
+
+    def is_unflushed(self, topic_partition: TopicPartition) -> bool:
+        """Whether what was acknowledged in the log may not be on the device. Raises `OSError`."""
+        return self.files.file_size(self._path_of(topic_partition) / UNFLUSHED_NAME) is not None
 
     def is_named(self, topic_partition: TopicPartition) -> bool:
         """Whether the checkpoints named the log when the directory was opened."""

@@ -11,6 +11,10 @@ No other module changes it.
     shorter             Truncation at the end; deletion of records and retention at the start. The checkpoints are
                         durable before a file is removed, so that a crash between the two leaves nothing that looks
                         like damage. Readers keep the files they hold.
+    flush mode          Whether an acknowledgement waits for the device. A log that does not wait has a mark beside it,
+                        the empty file ``unflushed``, which is durable before the first acknowledgement that does not
+                        wait, and is removed only after everything was flushed. So a broker that comes back after a
+                        power loss goes by what its log was, whatever the topic's setting is by then.
     restart             Makes the log empty, at an offset that may be anywhere. The intention comes first:
                         ``restart-offset``, a checkpoint file with one number. It is durable before any file is removed,
                         and is removed itself only when all else is durable. A load that finds it carries it out. So a
@@ -51,7 +55,7 @@ from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.indexes import AbortedTransaction
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.partition_files import RESTART_NAME, PartitionFiles
+from broker_runtime.log.partition_files import RESTART_NAME, UNFLUSHED_NAME, PartitionFiles
 from broker_runtime.log.producer_state import (
     ProducerState,
     load_producers,
@@ -163,6 +167,7 @@ class LogState:
         self.log_start_offset = start.log_start_offset  # Invariant: falls only by a truncation below it
         self.high_watermark = start.high_watermark
         self.stable_offset = start.log_start_offset  # Invariant: by `settle`, after each change of what it follows from
+        self.is_unflushed = False  # the mark ``unflushed`` is there
         self.verified_from = 0  # this process verified all records from this offset on when it appended them
         self.epochs: LeaderEpochs
         self.producers: ProducerState
@@ -248,6 +253,24 @@ class LogState:
     def last_stable_offset(self) -> int:
         """Everything below is committed, and belongs to no open transaction."""
         return max(self.stable_offset, self.log_start_offset)  # records of an open transaction may have been deleted
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether a record counts only when it is on the device. With another ``flush.mode`` than ``ack`` that is so
+        until the mark is there. Takes no lock."""
+        return self.config.flush_mode == "ack" or not self.is_unflushed
+
+    def mark_unflushed(self) -> None:
+        """From now on acknowledgements need not wait for the device. Durable. Call inside `using`."""
+        if not self.is_unflushed:
+            replace_file(self.files, self.directory / UNFLUSHED_NAME, b"")
+            self.is_unflushed = True
+
+    def unmark_unflushed(self) -> None:
+        """Everything that was acknowledged without waiting is on the device by now. Durable. Call inside `using`."""
+        self.files.unlink(self.directory / UNFLUSHED_NAME)
+        self.files.sync_directory(self.directory)
+        self.is_unflushed = False
 
     def save(self) -> None:
         """Makes `start_state` durable. Raises `OSError`."""
@@ -378,6 +401,9 @@ class LogState:
             self.go_offline(error)
             raise
         self._make_named(self)
+        self.is_unflushed = self.files.file_size(self.directory / UNFLUSHED_NAME) is not None
+        if self.config.flush_mode != "ack":
+            self.mark_unflushed()
         self.segments = SegmentChain(self.open_files, self.directory, loaded.segments)
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.high_watermark

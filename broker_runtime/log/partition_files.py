@@ -20,7 +20,9 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES
 
 _OFFSET_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)\Z")
 RESTART_NAME = "restart-offset"
-_TEMPORARY = re.compile(r"(\d{20}\.[a-z]+|partition\.json|leader-epoch-checkpoint|restart-offset)\.tmp\Z")
+UNFLUSHED_NAME = "unflushed"
+"""An empty file: what was acknowledged in this log may not be on the device (``flush.mode`` ``interval`` or ``os``)."""
+_TEMPORARY = re.compile(r"(\d{20}\.[a-z]+|partition\.json|leader-epoch-checkpoint|restart-offset|unflushed)\.tmp\Z")
 _logger = logging.getLogger(__name__)
 
 
@@ -45,7 +47,7 @@ class PartitionFiles:
                 by_suffix.setdefault(match[2], []).append(int(match[1]))
             elif _TEMPORARY.match(name):
                 leftovers.append(name)
-            elif name not in (PARTITION_NAME, EPOCHS_NAME, RESTART_NAME):
+            elif name not in (PARTITION_NAME, EPOCHS_NAME, RESTART_NAME, UNFLUSHED_NAME):
                 foreign.append(name)
         base_offsets = by_suffix.get(LOG_SUFFIX, [])
         for suffix in SEGMENT_SUFFIXES[1:]:

@@ -178,8 +178,7 @@ class PartitionLog:
         state = self._state
         with state.using("load", timeout_s):
             end = state.segments.end_offset
-            is_ack = state.config.flush_mode == "ack"
-            durable = state.commit.durable_end_offset if is_ack else end
+            durable = state.commit.durable_end_offset if state.waits_for_device else end
             return LogExtent(
                 log_start=state.log_start_offset,
                 last_stable_offset=state.last_stable_offset,
@@ -203,9 +202,15 @@ class PartitionLog:
     @property
     def durable_end_offset(self) -> int:
         """Everything below counts as durable: it is on the device (``flush.mode=ack``), or appended (other modes)."""
-        if self._state.config.flush_mode == "ack":
-            return self._state.ready().commit.durable_end_offset
+        if self._state.ready().waits_for_device:
+            return self._state.commit.durable_end_offset
         return self.log_end_offset
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether a record counts only when it is on the device (``flush.mode=ack``). Blocks while the log is loaded
+        for its first use; takes no lock later."""
+        return self._state.ready().waits_for_device
 
     @property
     def high_watermark(self) -> int:
@@ -428,10 +433,18 @@ class PartitionLog:
             state.files.drop_cached(held.descriptor)
 
     def maybe_flush(self, now_ms: int) -> bool:
-        """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last flush. Returns whether it
-        did."""
+        """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last flush. Under ``ack``: flushes if
+        the log did not wait for the device until now. Returns whether it did. Also puts another ``flush.mode`` into
+        effect. Call it often."""
         state = self._state
-        if not state.is_loaded or state.offline is not None or state.config.flush_mode != "interval":
+        if not state.is_loaded or state.offline is not None:
+            return False
+        if state.config.flush_mode == "ack":
+            return self._flush_what_did_not_wait()
+        if not state.is_unflushed:
+            with state.using("mark as unflushed"):
+                state.mark_unflushed()
+        if state.config.flush_mode != "interval":
             return False
         with state.using("flush"):
             is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back
@@ -439,6 +452,17 @@ class PartitionLog:
                 return False
             state.last_sync_ms = now_ms
         self.flush()
+        return True
+
+    def _flush_what_did_not_wait(self) -> bool:
+        state = self._state
+        if not state.is_unflushed:
+            return False
+        # All that was acknowledged without waiting was appended before the mode changed: an append sees the new one.
+        self.flush()
+        with state.using("mark as flushed"):
+            if state.config.flush_mode == "ack" and state.is_unflushed:
+                state.unmark_unflushed()
         return True
 
     def try_flush(self, now_ms: int | None = None) -> None:

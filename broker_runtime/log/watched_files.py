@@ -6,32 +6,32 @@ Rule: passes every call on unchanged. Removing whole trees is not timed: that ta
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker_runtime.contract.waiting import CLOCK, Clock
 from broker_runtime.log.files import FileSystem
 
 
 class WatchedFiles:
     """`FileSystem` over another. One per disk. Any thread may read `oldest_call_s`, which never waits."""
 
-    def __init__(self, files: FileSystem, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, files: FileSystem, *, clock: Clock = CLOCK) -> None:
         self._files = files
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._began_s: dict[int, float] = {}  # by thread: when its current call began
 
     @property
     def oldest_call_s(self) -> float:
         """How long the oldest call that has not returned has been waiting, in seconds; 0 if there is none."""
         began_s = min(list(self._began_s.values()), default=None)
-        return 0.0 if began_s is None else max(0.0, self._monotonic_s() - began_s)
+        return 0.0 if began_s is None else max(0.0, self._clock.now_s() - began_s)
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
         thread = threading.get_ident()
-        self._began_s[thread] = self._monotonic_s()
+        self._began_s[thread] = self._clock.now_s()
         try:
             yield
         finally:

@@ -86,7 +86,7 @@ class OwnDisks:
             if each.has(at):
                 found = each.topic_id_of(at)
                 if found is None or found.bytes == topic_id:
-                    return Place(each.disk.disk_id, each.is_named(at))
+                    return Place(each.disk.disk_id, each.is_named(at), each.is_unflushed(at))
         return None
 
     def settled(self) -> None:

@@ -4,15 +4,13 @@
     in_sync         which replicas are in sync, and how far they are committed, as the leader knows: a pure machine
     divergence      where two replicas' logs diverge, by leader epochs (pure)
     role_lock       a partition's lock, to which a change of the role can be given without waiting for it
-    fetch_waiter    what a thread waits with until a partition changes
     partition       a hosted partition: its role, and the leader's appends, acknowledgements, reads, followers' fetches
     registry        which partitions this broker hosts, and the typed refusals for all others
 
 Rule: one lock per partition, and never a network call or a decode under it. No thread and no sleep; only
-`Partition.complete`, `Partition.delete_records` and `FetchWaiter.wait` block for longer than a disk does.
+`Partition.complete` and `Partition.delete_records` block for longer than a disk does.
 """
 
-from broker_runtime.replication.fetch_waiter import FetchWaiter
 from broker_runtime.replication.in_sync import (
     FollowerAnswer,
     FollowerFetch,
@@ -27,7 +25,6 @@ from broker_runtime.replication.registry import PartitionRegistry
 
 __all__ = [
     "Disk",
-    "FetchWaiter",
     "FollowerAnswer",
     "FollowerFetch",
     "InSyncChange",

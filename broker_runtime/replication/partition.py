@@ -43,10 +43,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import SoundFrame, TransactionBegin
-from broker_runtime.contract.waiting import Deadline
+from broker_runtime.contract.waiting import Deadline, Signal
 from broker_runtime.log import AppendResult, LogExtent, LogSlice, Outcomes, PartitionLog
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
-from broker_runtime.replication.fetch_waiter import FetchWaiter
 from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncChange, InSyncSet, LogMarks
 from broker_runtime.replication.leadership import Leadership, Role
 from broker_runtime.replication.role_lock import RoleLock
@@ -119,8 +118,8 @@ class Partition:
         # Whether the high watermark was computed since something last changed that can move it; that loads the log.
         self._is_settled = False
         # Ordered sets: the order of the wake-ups depends on nothing but what happened.
-        self._waiters: dict[FetchWaiter, None] = {}
-        self._append_waiters: dict[FetchWaiter, None] = {}
+        self._waiters: dict[Signal, None] = {}
+        self._append_waiters: dict[Signal, None] = {}
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -369,7 +368,7 @@ class Partition:
             if result is None:
                 return None
             for waiter in self._append_waiters:
-                waiter.wake()
+                waiter.set()
         return PendingAppend(
             base_offset=result.base_offset,
             next_offset=result.next_offset,
@@ -388,7 +387,7 @@ class Partition:
         partition or its log, unless it is this very call that runs the fdatasync all others wait for.
         """
         deadline = Deadline(timeout_s)
-        if self.log.config.flush_mode == "ack":
+        if self.log.waits_for_device:
             try:
                 durable = self.log.flush(
                     pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)
@@ -406,7 +405,7 @@ class Partition:
             is_first = False
             return wait_s
 
-        waiter = FetchWaiter()
+        waiter = Signal()
         if acks == ACKS_ALL:
             self.add_waiter(waiter)
         try:
@@ -458,7 +457,7 @@ class Partition:
                 f"{sorted(self.in_sync)}{f' and those that are eligible, {eligible}' if eligible else ''}"
             )
 
-        waiter = FetchWaiter()
+        waiter = Signal()
         self.add_waiter(waiter)
         try:
             self._wait_until(
@@ -538,7 +537,7 @@ class Partition:
                     marks = LogMarks.of(extent, led.leader_epoch)
                     if led.reported(fetch, marks, now_ms):  # a deletion of records waits for it
                         for waiter in self._waiters:
-                            waiter.wake()
+                            waiter.set()
                     high_watermark = self._advance_high_watermark(extent)
                     if led.wants_change_of(fetch.broker_id, marks._replace(high_watermark=high_watermark)):
                         self.on_in_sync_news()
@@ -683,21 +682,25 @@ class Partition:
 
     # --- waiting for changes ---
 
-    def add_waiter(self, waiter: FetchWaiter, *, at_append: bool = False) -> None:
-        """From now on the waiter is woken when the log goes offline or the role ends, and when the high watermark
+    def add_waiter(self, waiter: Signal, *, at_append: bool = False) -> None:
+        """From now on the waiter is set when the log goes offline or the role ends, and when the high watermark
         advances or, with ``at_append`` (a follower's), when something is appended. Does not block: if another thread
-        has the partition, the waiter is woken when that thread lets go."""
+        has the partition, the waiter is set when that thread lets go.
+
+        It only says *that* something changed. So its owner adds it, looks, waits, looks, …, and removes it: because it
+        looks after adding, no change is lost.
+        """
         waiters, own_thread = self._append_waiters if at_append else self._waiters, threading.get_ident()
 
         def add() -> None:
             waiters[waiter] = None
             if threading.get_ident() != own_thread:
-                waiter.wake()
+                waiter.set()
 
         self._lock.carry_out(add)
 
-    def remove_waiter(self, waiter: FetchWaiter) -> None:
-        """This partition wakes the waiter no more; once more at most where another thread has the partition.
+    def remove_waiter(self, waiter: Signal) -> None:
+        """This partition sets the waiter no more; once more at most where another thread has the partition.
         Idempotent. Does not block."""
 
         def remove() -> None:
@@ -717,7 +720,7 @@ class Partition:
         check: Callable[[], float],
         require_role: Callable[[], object],
         deadline: Deadline,
-        waiter: FetchWaiter,
+        waiter: Signal,
         *,
         late: Callable[[], str],
     ) -> None:
@@ -842,7 +845,7 @@ class Partition:
                 self._is_settled = False
                 raise
             for waiter in self._waiters:
-                waiter.wake()
+                waiter.set()
         return after
 
     def _unsettle(self) -> None:
@@ -852,7 +855,7 @@ class Partition:
 
     def _announce(self) -> None:
         for waiter in (*self._waiters, *self._append_waiters):
-            waiter.wake()
+            waiter.set()
         self.log.wake_flushes()
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +33,7 @@ from typing import Final
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.settings.definitions import MAX_MESSAGE_BYTES_LIMIT
-from broker_runtime.contract.waiting import Worker
+from broker_runtime.contract.waiting import CLOCK, Clock, Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.receive_credits import ReceiveCredits
@@ -102,13 +101,13 @@ class MemoryWatch:
         *,
         taken_bytes: Callable[[], Mapping[PeerAddress, int]],
         memory_bytes: Callable[[], int | None] | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
         self._memory_bytes = memory_bytes or _resident_bytes
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._calm_bytes: int | None = None  # the least since connections were checked last
         self._checked_s = 0.0
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
@@ -151,7 +150,7 @@ class MemoryWatch:
 
     def step(self) -> int:
         """One check; returns how many connections it cut."""
-        memory_bytes, now_s = self._memory_bytes(), self._monotonic_s()
+        memory_bytes, now_s = self._memory_bytes(), self._clock.now_s()
         if memory_bytes is None:
             return 0
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s

@@ -12,7 +12,6 @@ broker that is flooded still feeds its followers. Which connection a silent call
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +21,7 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.flight import CLIENT_HEADER, to_flight_error
+from broker_runtime.contract.waiting import CLOCK, Clock
 
 MIDDLEWARE: Final = "openings"
 _SILENT_METHODS: Final = frozenset({flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_EXCHANGE})
@@ -74,7 +74,7 @@ class Openings(flight.ServerMiddlewareFactory):
         *,
         is_broker: Callable[[Headers], bool] = lambda headers: False,
         is_full: Callable[[], bool] = lambda: False,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``max_streams``: ``max.connections``; a quarter of it may be opening at a time, at least `_LEAST`.
         ``is_broker``: whether a call's headers prove that it is another broker's; must not block nor raise.
@@ -83,7 +83,7 @@ class Openings(flight.ServerMiddlewareFactory):
         self.limit = self.limit_of(max_streams)
         self._is_broker = is_broker
         self._is_full = is_full
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[OpeningCall, None] = {}  # in the order of their beginning
         self._has_refused = False  # since `patience` was asked last
@@ -103,7 +103,7 @@ class Openings(flight.ServerMiddlewareFactory):
             if self._is_full() and not self._is_broker(headers):
                 raise to_flight_error(BrokerOverloadedError(_TOO_MANY_CALLS))
             is_counted = info.method in _SILENT_METHODS and not self._is_broker(headers)
-            call = OpeningCall(self, self._monotonic_s() if is_counted else None, _client_id_in(headers))
+            call = OpeningCall(self, self._clock.now_s() if is_counted else None, _client_id_in(headers))
             if not is_counted:
                 return call
             with self._lock:
@@ -128,7 +128,7 @@ class Openings(flight.ServerMiddlewareFactory):
         for long, or when there have been many for long, even if each was soon given up for another. To be called
         regularly."""
         many = self.limit // 2
-        now_s = self._monotonic_s()
+        now_s = self._clock.now_s()
         with self._lock:
             are_many = len(self._waiting) > many
             is_crowded, self._has_refused = are_many or self._has_refused, False

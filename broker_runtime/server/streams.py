@@ -21,7 +21,7 @@ from typing import Any
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
-from broker_runtime.contract.waiting import Worker
+from broker_runtime.contract.waiting import CLOCK, Clock, Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.openings import Patience
@@ -106,13 +106,13 @@ class StreamTable:
         max_streams: int,
         *,
         patience: Callable[[], Patience | None] = lambda: None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``patience``: how long connections on which nothing happens may stay now, because a call on one of them is
         silent; None: up to `MAX_IDLE_S`."""
         self._max_streams = max_streams
         self._patience = patience
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of connections that may be open
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
         self._heard_s: dict[PeerAddress, float] = {}  # when a call from there ended; in the last `_HEARD_S`
@@ -196,7 +196,7 @@ class StreamTable:
 
     def step(self) -> int:
         """Closes the connections of silent peers; returns how many. Blocks for system calls only."""
-        now_s = self._monotonic_s()
+        now_s = self._clock.now_s()
         waiting = self._waiting(now_s)
         if not waiting:
             return 0
@@ -240,7 +240,7 @@ class StreamTable:
         """A call has ended, in which so many bytes were sent. Under the lock."""
         if address is not None:
             self._ended_bytes[address] += sent_bytes
-            self._heard_s[address] = self._monotonic_s()
+            self._heard_s[address] = self._clock.now_s()
 
     def taken_bytes(self) -> dict[PeerAddress, int]:
         """The most bytes in which the messages taken from each peer can have been sent, of peers that have streams or
@@ -269,7 +269,7 @@ class StreamTable:
         calls are few; an action under way, for a while longer. Of those with clients' streams, one at a time, and only
         when cutting all others did not help.
         """
-        now_s = self._monotonic_s()
+        now_s = self._clock.now_s()
         with self._lock:
             self._heard_s = {at: heard_s for at, heard_s in self._heard_s.items() if now_s - heard_s < _HEARD_S}
             streaming = {stream.address: stream for stream in sorted(self._open, key=lambda each: each.opened_s)}

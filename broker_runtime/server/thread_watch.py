@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -29,7 +28,7 @@ from typing import Final, NamedTuple
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import thread_count
-from broker_runtime.contract.waiting import Worker
+from broker_runtime.contract.waiting import CLOCK, Clock, Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 
@@ -68,7 +67,7 @@ class ThreadWatch:
         stream_count: Callable[[], int],
         streaming: Callable[[], Mapping[PeerAddress, Streaming]],
         threads: Callable[[], int | None] = thread_count,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``limit``: of threads, not counting two for each of ``stream_count``. ``streaming``: the connections that
         have streams. Neither may block for long."""
@@ -76,7 +75,7 @@ class ThreadWatch:
         self._stream_count = stream_count
         self._streaming = streaming
         self._threads = threads
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._counted_s = 0.0
         self._excess = 0  # threads that belonged to no stream, when they were counted last
         self._is_many = False
@@ -104,13 +103,13 @@ class ThreadWatch:
 
     def is_full(self) -> bool:
         """Whether a call that begins now is to be refused. Counts the threads first if it is time to."""
-        if self._monotonic_s() - self._counted_s >= _COUNT_EVERY_S:
+        if self._clock.now_s() - self._counted_s >= _COUNT_EVERY_S:
             self.step()
         return self._excess > self._limit
 
     def step(self) -> int:
         """Counts the threads, and checks the connections if there are many; returns how many it cut."""
-        now_s = self._counted_s = self._monotonic_s()
+        now_s = self._counted_s = self._clock.now_s()
         threads = self._threads()
         if threads is None:
             return 0

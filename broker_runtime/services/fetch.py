@@ -3,7 +3,7 @@
 Rule: an answer never waits while there is enough to give, and to a consumer never holds a frame at or above the last
 stable offset (the high watermark, where it reads uncommitted records as well). A follower (`BrokerCaller`) gets all up
 to the log's end, reports how far its own logs go, and is given the high watermark of every partition that it reports.
-Partitions end a wait (`FetchWaiter`); nothing is polled. Errors are per partition and end the wait: one broken
+Partitions end a wait (`Partition.add_waiter`); nothing is polled. Errors are per partition and end the wait: one broken
 partition holds up no other. Knows nothing of streams. Never decodes rows.
 """
 
@@ -19,8 +19,8 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import READ_COMMITTED, TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
-from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
+from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
@@ -137,7 +137,7 @@ class FetchService:
         reads: list[PartitionRead],
         wait: FetchWait,
     ) -> list[PartitionRead]:
-        waiter = FetchWaiter()
+        waiter = Signal()
         watched: set[Partition] = set()
         try:
             while not is_enough(reads, request.min_bytes) and not wait.is_over:

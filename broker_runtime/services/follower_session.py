@@ -24,7 +24,7 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.contract.waiting import CLOCK, Clock, Signal
-from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
+from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.partition_read import FetchAnswer, PartitionRead, close_reads, is_enough
@@ -109,7 +109,8 @@ class FollowerSession:
         if not (self._is_new or changed or is_due):
             return None
         self._seen = {**changed, **self._seen}
-        to_read = self._seen if self._is_new or is_due else changed
+        # At first the change alone: unless that is enough for an answer, nobody needs what did not change.
+        to_read = self._seen if self._is_new or is_due or len(changed) == len(self._seen) else changed
         reads = self._read(to_read, self._reported)
         self._reported, self._is_new = (), False
         try:
@@ -202,7 +203,7 @@ class FollowerSession:
         return list(changed)
 
 
-class _Watch(FetchWaiter):
+class _Watch(Signal):
     """Of one partition in one session: marks it as changed, once, and sets the session's signal."""
 
     __slots__ = ("_changed", "_session_signal", "at", "is_changed")
@@ -214,7 +215,7 @@ class _Watch(FetchWaiter):
         self._changed = changed
         self._session_signal = session_signal
 
-    def wake(self) -> None:
+    def set(self) -> None:
         if not self.is_changed:
             self.is_changed = True
             self._changed.append(self)

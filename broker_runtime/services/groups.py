@@ -7,7 +7,7 @@ another broker answers `NotCoordinatorError`. Each entry of a commit has its own
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -49,12 +49,14 @@ from broker_runtime.groups.member import MemberState
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.caller import Caller, logged_change, some_of
-from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
+from broker_runtime.zookeeper.cluster_state import ClusterState, read_topic_records
 from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, Operation, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
+    GroupOffsets,
     StoredOffset,
+    TopicRecord,
     group_claim_path,
     group_members_path,
     group_offsets_parent,
@@ -117,19 +119,20 @@ class GroupService:
         """
         check_group_id(request.group_id)
         errors: list[ErrorInfo | None] = [None] * len(request.offsets)
-        topics: dict[int, TopicState] = {}
-        cluster = self._cluster()
+        topics: dict[int, TopicRecord] = {}
+        known = self._cluster().topics
         for number, committed in enumerate(request.offsets):
             try:
-                topics[number] = _existing(cluster, committed.at)
+                topic = known.get(committed.at.topic)
+                topics[number] = _existing(None if topic is None else topic.record, committed.at)
             except PylogError as error:
                 errors[number] = ErrorInfo.of(error)
         _check_distinct([request.offsets[number].at for number in topics])
         if not topics and not request.member_id:
             return CommitOffsetsResponse(errors=tuple(errors))
         partitions = [
-            (topic.name, topic.record.topic_id, request.offsets[number].at.partition)
-            for number, topic in topics.items()
+            (request.offsets[number].at.topic, record.topic_id, request.offsets[number].at.partition)
+            for number, record in topics.items()
         ]
         with self._coordinator.committing(
             request.group_id, request.member_id, request.member_epoch, request.sequence, partitions
@@ -150,15 +153,14 @@ class GroupService:
         """
         check_group_id(commit.group_id)
         _check_distinct([each.at for each in commit.offsets])
-        cluster = self._cluster()
-        topics = [_existing(cluster, each.at) for each in commit.offsets]
-        partitions = [
-            (topic.name, topic.record.topic_id, each.at.partition)
-            for topic, each in zip(topics, commit.offsets, strict=True)
-        ]
+        known = self._cluster().topics
+        partitions = []
         wanted: dict[str, tuple[bytes, dict[int, StoredOffset]]] = {}
-        for topic, each in zip(topics, commit.offsets, strict=True):
-            _, offsets = wanted.setdefault(topic.name, (topic.record.topic_id, {}))
+        for each in commit.offsets:
+            topic = known.get(each.at.topic)
+            record = _existing(None if topic is None else topic.record, each.at)
+            partitions.append((each.at.topic, record.topic_id, each.at.partition))
+            _, offsets = wanted.setdefault(each.at.topic, (record.topic_id, {}))
             offsets[each.at.partition] = StoredOffset(
                 offset=each.offset,
                 leader_epoch=each.leader_epoch,
@@ -177,26 +179,27 @@ class GroupService:
 
     def fetch_offsets(self, caller: Caller, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """The group's offsets of topics that exist. Those of an earlier topic of the same name do not count. They are
-        read from ZooKeeper now: whatever was acknowledged before is among them.
+        read from ZooKeeper now: whatever was acknowledged before is among them, although this broker may not have
+        heard yet that their topic was created, or recreated.
 
         Raises `UnknownTopicOrPartitionError` and `InconsistentTopicIdError` for partitions asked for.
         """
         group_id = check_group_id(request.group_id)
-        cluster = self._cluster()
         wanted: dict[str, set[int]] | None = None
         if request.partitions is not None:
             wanted = {}
             for at in request.partitions:
-                wanted.setdefault(_existing(cluster, at).name, set()).add(at.partition)
+                wanted.setdefault(at.topic, set()).add(at.partition)
         guard = self._coordinator.guard(group_id)
-        if guard is None:
-            return FetchOffsetsResponse(offsets=())
+        stored_by_topic: Mapping[str, GroupOffsets] = {}
+        if guard is not None:
+            stored_by_topic = self._store.fetch(group_id, None if wanted is None else sorted(wanted), guard=guard)
+        topics = self._present_topics(stored_by_topic, request.partitions)
+        for at in request.partitions or ():
+            _existing(topics.get(at.topic), at)
         found: list[CommittedOffset] = []
-        for name, stored in self._store.fetch(
-            group_id, None if wanted is None else sorted(wanted), guard=guard
-        ).items():
-            topic = cluster.topics.get(name)
-            if topic is None or stored.topic_id != topic.record.topic_id:
+        for name, stored in stored_by_topic.items():
+            if name not in topics or stored.topic_id != topics[name].topic_id:
                 continue
             found += [
                 CommittedOffset(
@@ -262,18 +265,32 @@ class GroupService:
 
     # --- private ----------------------------------------------------------------------------------------------
 
+    def _present_topics(self, names: Iterable[str], asked: Sequence[PartitionKey] | None) -> dict[str, TopicRecord]:
+        """The topics of ``asked`` (None: ``names``) that exist. What this broker knows of one is enough where the
+        request means the same one, by its id; otherwise ZooKeeper says which it is now."""
+        known = self._cluster().topics
+        if asked is not None:
+            names = {at.topic for at in asked}
+        ids = {at.topic: at.topic_id for at in asked or ()}
+        same = {
+            name: known[name].record for name in names if name in known and known[name].record.topic_id == ids.get(name)
+        }
+        return same | read_topic_records(self._client, sorted(set(names) - same.keys()))
+
     def _write(
         self,
         request: CommitOffsetsRequest,
-        topics: Mapping[int, TopicState],
+        topics: Mapping[int, TopicRecord],
         guard: Guard,
         errors: list[ErrorInfo | None],
     ) -> None:
         now_ms = self._wall_ms()
         by_topic: dict[str, dict[int, StoredOffset]] = {}
-        for number, topic in topics.items():
+        ids: dict[str, bytes] = {}
+        for number, record in topics.items():
             committed = request.offsets[number]
-            by_topic.setdefault(topic.name, {})[committed.at.partition] = StoredOffset(
+            ids[committed.at.topic] = record.topic_id
+            by_topic.setdefault(committed.at.topic, {})[committed.at.partition] = StoredOffset(
                 offset=committed.offset,
                 leader_epoch=committed.leader_epoch,
                 committed_at_ms=now_ms,
@@ -281,15 +298,14 @@ class GroupService:
                 member_epoch=request.member_epoch if request.member_id else -1,
                 sequence=request.sequence if request.member_id else -1,
             )
-        ids = {topic.name: topic.record.topic_id for topic in topics.values()}
         for name, offsets in by_topic.items():
             try:
                 self._store.commit(
                     request.group_id, name, ids[name], offsets, only_forward=request.only_forward, guard=guard
                 )
             except PylogError as error:
-                for number, topic in topics.items():
-                    if topic.name == name:
+                for number in topics:
+                    if request.offsets[number].at.topic == name:
                         errors[number] = ErrorInfo.of(error)
 
     def _info(self, name: str, claim: ZNode | None, node: ZNode | None) -> GroupInfo:
@@ -331,16 +347,15 @@ def _check_distinct(partitions: Sequence[PartitionKey]) -> None:
         seen.add(at)
 
 
-def _existing(cluster: ClusterState, at: PartitionKey) -> TopicState:
-    topic = cluster.topics.get(at.topic)
+def _existing(topic: TopicRecord | None, at: PartitionKey) -> TopicRecord:
     if topic is None:
         raise UnknownTopicOrPartitionError(f"no topic {at.topic!r}")
-    if at.topic_id is not None and at.topic_id != topic.record.topic_id:
+    if at.topic_id is not None and at.topic_id != topic.topic_id:
         raise InconsistentTopicIdError(
-            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was recreated"
+            f"topic {at.topic!r} has the id {topic.topic_id.hex()}, not {at.topic_id.hex()}: it was recreated"
         )
-    if at.partition >= len(topic.record.assignment):
+    if at.partition >= len(topic.assignment):
         raise UnknownTopicOrPartitionError(
-            f"topic {at.topic!r} has no partition {at.partition}, only 0 to {len(topic.record.assignment) - 1}"
+            f"topic {at.topic!r} has no partition {at.partition}, only 0 to {len(topic.assignment) - 1}"
         )
     return topic

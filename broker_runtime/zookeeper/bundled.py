@@ -221,6 +221,8 @@ class BundledZooKeeper:
             java,
             "-Xmx512m",
             "-XX:+UseSerialGC",
+            # A server of a small cluster waits for its disk; optimised code would first pay in servers of thousands.
+            "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",

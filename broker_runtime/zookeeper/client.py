@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import kazoo
 import kazoo.exceptions as kz
 from kazoo.client import KazooClient as _Kazoo
 from kazoo.client import KazooState
@@ -20,7 +21,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, stat_struct
 from kazoo.retry import KazooRetry
 
-from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import InvalidConfigError, SetupError, ZooKeeperUnavailableError
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
@@ -92,8 +93,14 @@ class KazooZooKeeper:
     ) -> KazooZooKeeper:
         """Connects, and creates the chroot of ``host:port,host:port/chroot`` if it is missing.
 
-        Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, `InvalidConfigError` for a malformed string.
+        Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, `InvalidConfigError` for a malformed string,
+        `SetupError` if kazoo is a version that lacks what this needs.
         """
+        if not hasattr(_Kazoo, "_call"):  # see `_read_many`
+            raise SetupError(
+                f"kazoo {kazoo.__version__} has no KazooClient._call, by which pylog reads many znodes at once. "
+                "Install kazoo 2.10 or 2.11"
+            )
         servers, _, chroot = connect_string.partition("/")
         chroot = chroot.strip("/")
         try:

@@ -43,12 +43,13 @@ from broker_runtime.zookeeper.znodes import (
     partition_state_path,
     to_json,
     topic_config_path,
+    topic_deletion_path,
     topic_path,
 )
 
 _logger = logging.getLogger(__name__)
 
-_K = TypeVar("_K", int, bytes)
+_K = TypeVar("_K", int, bytes, str)
 _R = TypeVar("_R", bound=Record)
 
 
@@ -201,6 +202,14 @@ def read_topic(client: ZooKeeperClient, name: str, *, known: TopicState | None =
     return found[0] if found else None
 
 
+def read_topic_records(client: ZooKeeperClient, names: Sequence[str]) -> dict[str, TopicRecord]:
+    """Of these topics those that exist, are not being deleted and can be decoded, without the states of their
+    partitions. Raises `ZooKeeperUnavailableError`."""
+    marks = client.find_all([topic_deletion_path(name) for name in names], are_small=True)
+    paths = {name: topic_path(name) for name, mark in zip(names, marks, strict=True) if mark is None}
+    return _find_records(client, paths, TopicRecord, are_small=False)
+
+
 def read_deleted_logs(client: ZooKeeperClient) -> dict[bytes, DeletedLogs]:
     """The logs that brokers still have to remove, by the topic's id. Raises `ZooKeeperUnavailableError`."""
     paths = {bytes.fromhex(name): f"{DELETED_LOGS}/{name}" for name in client.children(DELETED_LOGS)}
@@ -236,10 +245,13 @@ def _read_controller(client: ZooKeeperClient, watch: Watch | None) -> Controller
     return from_json(node.data, ControllerClaim, CONTROLLER)
 
 
-def _find_records(client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_R]) -> dict[_K, _R]:
-    """The small znodes that exist and can be decoded."""
+def _find_records(
+    client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_R], *, are_small: bool = True
+) -> dict[_K, _R]:
+    """The znodes that exist and can be decoded. ``are_small``: as for `ZooKeeperClient.find_all`."""
     found: dict[_K, _R] = {}
-    for (key, path), node in zip(paths.items(), client.find_all(list(paths.values()), are_small=True), strict=True):
+    nodes = client.find_all(list(paths.values()), are_small=are_small)
+    for (key, path), node in zip(paths.items(), nodes, strict=True):
         if node is None:
             continue
         try:

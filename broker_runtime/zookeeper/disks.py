@@ -38,10 +38,13 @@ _MOST_MISSING: Final = 32
 
 
 class Place(NamedTuple):
-    """Where a log is: in which data directory, and whether the checkpoints there named it at the start."""
+    """Where a log is: in which data directory, and whether the checkpoints there named it at the start.
+    ``is_unflushed``: what was acknowledged in it may not be on the device, whatever the topic's ``flush.mode`` is
+    now."""
 
     disk_id: str
     is_named: bool
+    is_unflushed: bool = False
 
 
 class Generation(NamedTuple):

@@ -15,7 +15,8 @@
     one that was eligible lost power     it is one of the ``last_known_eligible``
 
 After a stop that was not in order, a disk has all that was acknowledged if ``flush.mode`` is ``ack`` or the machine did
-not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. With
+not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. A log
+was written under the mode that its own mark on the disk says; the topic's setting may be newer than that. With
 ``interval`` and ``os`` it may also lack what an fsync failed to write, which a kernel need not keep in memory. In any
 case, a member that is registered but does not answer may be dead, its session not timed out yet, and may have
 lost its power as well; and a member that is itself unproven has no more than this one, as far as is known.
@@ -187,12 +188,12 @@ class _Look:
                 return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
         if is_marked:
             return None
-        if broker.troubles.has_failed(topic.name, number) and not _is_flushed(topic):
+        if broker.troubles.has_failed(topic.name, number) and not self._is_flushed(topic, at):
             left = state.left_by_doubtful(own_id)
             return None if left == state else _Change(topic.name, number, left, present.version, "disk failed")
         if broker.was_clean:
             return None
-        may_lack = broker.has_lost_power and not _is_flushed(topic)
+        may_lack = broker.has_lost_power and not self._is_flushed(topic, at)
         if own_id not in state.isr:
             if not may_lack or own_id not in state.eligible:
                 return None
@@ -208,6 +209,18 @@ class _Look:
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         left = state.without(own_id, whole=() if may_lack else (own_id,))
         return _Change(topic.name, number, left, present.version, "unclean stop", other)
+
+    def _is_flushed(self, topic: TopicState, at: TopicPartition) -> bool:
+        """Whether what was acknowledged is on the disk: the topic's setting says so, and the log was not written under
+        another one, from which not everything has been flushed."""
+        try:
+            if resolve("topic", topic.config).flush_mode != "ack":
+                return False
+        except InvalidConfigError:
+            return False
+        disks = self._broker.disks
+        place = None if disks is None else disks.place_of(at, topic.record.topic_id)
+        return place is None or not place.is_unflushed
 
     def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
         """Proof of the registration of another member to which the set can be left; None: there is none. ``may_stop``:
@@ -231,14 +244,6 @@ class _Look:
                 found = _Member(node.version, other.is_stopping, answers)
             self._registered[broker_id] = found
         return self._registered[broker_id]
-
-
-def _is_flushed(topic: TopicState) -> bool:
-    """Whether what was acknowledged is on the disk."""
-    try:
-        return resolve("topic", topic.config).flush_mode == "ack"
-    except InvalidConfigError:
-        return False
 
 
 def _who_count(state: PartitionState) -> tuple[int, ...]:

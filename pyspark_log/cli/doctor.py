@@ -10,6 +10,7 @@ from typing import Literal
 
 import typer
 
+from broker_runtime.contract import DEFAULT_PORT
 from broker_runtime.contract.errors import JavaNotFoundError, PylogError
 from pyspark_log.cli.exit_status import UNHEALTHY
 from pyspark_log.cli.invocation import Invocation
@@ -21,7 +22,6 @@ _COLUMNS = [Column("check", "CHECK"), Column("status", "STATUS"), Column("found"
 _CLUSTER_LIMIT_S = 3.0
 _MINIMUM_PYTHON = (3, 11)
 _HOST = "127.0.0.1"
-_BROKER_PORT = 9192
 _ZOOKEEPER_PORT = 2181
 
 
@@ -173,11 +173,11 @@ def ports(cluster: Finding, is_free: Callable[[str, int], bool] | None = None) -
     """Whether the default ports of `pylog up` and `pylog zookeeper start` are free; a running cluster may use them."""
     from broker_runtime.ports import is_free as is_free_now
 
-    wanted = {"broker": _BROKER_PORT, "ZooKeeper": _ZOOKEEPER_PORT}
+    wanted = {"broker": DEFAULT_PORT, "ZooKeeper": _ZOOKEEPER_PORT}
     taken = {name: port for name, port in wanted.items() if not (is_free or is_free_now)(_HOST, port)}
     found = ", ".join(f"{port} ({name}) {_holder(port) if name in taken else 'free'}" for name, port in wanted.items())
     if "broker" in taken and cluster.status != "ok":
-        mend = f"Port {_BROKER_PORT} is in use by another program. Use another port: pylog up --port 9300"
+        mend = f"Port {DEFAULT_PORT} is in use by another program. Use another port: pylog up --port 9300"
         return Finding(check="ports", status="bad", found=found, mend=mend)
     if "ZooKeeper" in taken:
         mend = "`pylog up` picks a free port for its ZooKeeper; `pylog zookeeper start` needs --port."

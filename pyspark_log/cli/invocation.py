@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from broker_runtime.contract import DEFAULT_PORT
 from broker_runtime.contract.errors import InvalidConfigError
 from pyspark_log.cli.arguments import parse_settings, parse_timeout_s
 from pyspark_log.cli.config_file import ConfigFile, read_config_file
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark_log import Admin, Consumer, Producer
     from pyspark_log.cli.options import GivenOptions
 
-DEFAULT_ADDRESS = "localhost:9192"
+DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
 _REQUEST_TIMEOUT = "request.timeout.ms"

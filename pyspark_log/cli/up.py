@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker_runtime.contract import DEFAULT_PORT
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import counted
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark_log.local.ensemble import ZooKeeperEnsemble
 
 _HOST = "127.0.0.1"
-_DEFAULT_PORT = 9192
 _CHROOT = "/pylog"
 _LOOK_S = 0.5
 
@@ -56,7 +56,7 @@ def up(
         typer.Option(
             min=0, max=65535, envvar="PYLOG_PORT", help="Port of broker 1; others get the next ones. 0: free ports."
         ),
-    ] = _DEFAULT_PORT,
+    ] = DEFAULT_PORT,
     zookeeper: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", envvar="PYLOG_ZOOKEEPER", help="Use this ZooKeeper instead of starting one."),
@@ -157,7 +157,7 @@ def _watch(invocation: Invocation, ensemble: ZooKeeperEnsemble | None, brokers: 
 
 
 def _say_what_to_try(invocation: Invocation, addresses: str, brokers: int, took_s: float) -> None:
-    option = "" if addresses.split(",")[0] == f"{_HOST}:{_DEFAULT_PORT}" else f" -b {addresses}"
+    option = "" if addresses.split(",")[0] == f"{_HOST}:{DEFAULT_PORT}" else f" -b {addresses}"
     replicas = " -r 3" if brokers >= 3 else ""
     invocation.say(
         f"\nReady after {took_s:.1f} s. Try this in another terminal:\n\n"

@@ -46,14 +46,17 @@ class ProgressPublisher:
         self._published: SourceOffset | None = None
         self._is_first = True
         self._is_started = False
+        self._has_failed = False  # by a defect: nothing is published any more
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
-        self._worker = Worker("pylog-progress", self._step)
+        self._worker = Worker("pylog-progress", self._step, on_defect=self._fail)
 
     def publish(self, offset: SourceOffset, topic_ids: Mapping[str, bytes]) -> None:
         """Hands over the newest offset, and the ids of its topics that are known. Never blocks. An offset that is
         already published costs nothing."""
         with self._changed:
-            if self._worker.is_stopping or not offset or offset == (self._pending or self._published):
+            if self._worker.is_stopping or self._has_failed:
+                return
+            if not offset or offset == (self._pending or self._published):
                 return
             self._pending, self._topic_ids = dict(offset), dict(topic_ids)
             if not self._is_started:
@@ -61,9 +64,10 @@ class ProgressPublisher:
         self._worker.wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until everything handed over is in ZooKeeper; False if it is not in time."""
+        """Waits until everything handed over is in ZooKeeper; False if it is not in time, or never will be."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._pending is None, timeout_s)
+            self._changed.wait_for(lambda: self._pending is None or self._has_failed, timeout_s)
+            return self._pending is None
 
     def close(self, timeout_s: float) -> bool:
         """`flush`, then the thread ends; both are bounded together. False if something was not published."""
@@ -72,6 +76,13 @@ class ProgressPublisher:
         self._worker.stop()
         self._worker.join(deadline.remaining_s())
         return done
+
+    def _fail(self, error: BaseException) -> None:
+        """The query goes on without: its own progress is in its checkpoint."""
+        event(_logger, "stop publishing progress", error=error, level=logging.ERROR)
+        with self._changed:
+            self._has_failed = True
+            self._changed.notify_all()
 
     def _step(self) -> float:
         """Commits the newest offset, if there is one that is not committed. Returns the pause in seconds."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -408,6 +409,44 @@ def test_use_after_close(
         with pytest.raises(error, match=r"was (ended|closed)"):
             user.ask()
     assert relay.accepted == 1
+
+
+def test_fork_waits_for_a_stream_that_is_being_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ending a produce stream uses its connection, which no fork may find alive."""
+    user = Produce(Address("127.0.0.1", server.port), server)
+    user.ask()
+    connection = user.link._connection
+    assert connection is not None
+    is_ending, may_end, forked = (threading.Event() for _ in range(3))
+    client_at_fork: list[Any] = []
+
+    class SlowlyEnding:
+        def __init__(self, writer: Any) -> None:
+            self.close = writer.close
+            self._done_writing = writer.done_writing
+
+        def done_writing(self) -> None:
+            is_ending.set()
+            may_end.wait(LIMIT_S)
+            self._done_writing()
+
+    def fork() -> None:
+        forking._before_fork()
+        client_at_fork.append(connection.client)
+        forking._after_fork_in_parent()
+        forked.set()
+
+    connection.writer = SlowlyEnding(connection.writer)
+    monkeypatch.setattr(user.link, "_interrupt_for_fork", lambda: threading.Timer(0.5, may_end.set).start())
+    threads = [threading.Thread(target=each, daemon=True) for each in (user.link.end, fork)]
+    threads[0].start()
+    assert is_ending.wait(LIMIT_S)
+    threads[1].start()
+    assert forked.wait(LIMIT_S)
+    assert client_at_fork == [None]
+    for thread in threads:
+        thread.join(LIMIT_S)
+    user.close()
 
 
 @pytest.mark.parametrize("kind", USERS)

@@ -3,8 +3,10 @@
 import queue
 
 import pytest
+from kazoo.client import KazooClient
 
-from broker_runtime.contract.errors import InvalidRequestError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import InvalidRequestError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.session import (
     MAX_REQUEST_BYTES,
     BadVersionError,
@@ -233,3 +235,11 @@ def test_closed_client_refuses_and_has_reported_that_its_session_ended(client):
     assert not client.is_connected
     with pytest.raises(ZooKeeperUnavailableError):
         client.get("/")
+
+
+def test_kazoo_without_what_reads_of_many_znodes_use_is_named(monkeypatch):
+    """A later kazoo may lack the private method; no connection is made then, and the message says which versions have
+    it."""
+    monkeypatch.delattr(KazooClient, "_call")
+    with pytest.raises(SetupError, match=r"kazoo .* has no KazooClient\._call.* kazoo 2\.1"):
+        KazooZooKeeper.connect("127.0.0.1:1", session_timeout_ms=4_000)

@@ -20,7 +20,6 @@ SPARK_SETTINGS = (
     "spark.driver.bindAddress=127.0.0.1",
     "spark.sql.shuffle.partitions=2",
     "spark.python.unix.domain.socket.enabled=true",
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # half the processor time
 )
 
 
@@ -28,6 +27,7 @@ def run(*command: str | Path, directory: Path) -> str:
     """Standard output of a program that must succeed; it runs elsewhere, with this Python as Spark's."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     environment["PYSPARK_PYTHON"] = sys.executable
+    environment["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -432,4 +432,12 @@ CONTROLLER: Final = (
         tests=("tests/unit/controller/test_election.py",),
         simulation="partitions",
     ),
+    Mutant(
+        name="setting_counts_as_what_the_log_was",
+        file="broker_runtime/zookeeper/returning.py",
+        old="return place is None or not place.is_unflushed",
+        new="return True",
+        breaks="What was acknowledged without an fsync is not on the disk because the setting says so by now.",
+        tests=("tests/unit/zookeeper/test_returning_without_power.py",),
+    ),
 )

@@ -346,4 +346,28 @@ LOG: Final = (
         breaks="Both logs that diverged are kept: the records of either may be nowhere else.",
         tests=("tests/unit/log/test_log_damage.py",),
     ),
+    Mutant(
+        name="log_is_not_marked_as_unflushed",
+        file="broker_runtime/log/log_state.py",
+        old='        if self.config.flush_mode != "ack":\n            self.mark_unflushed()\n',
+        new="",
+        breaks="A log that does not wait for the device is marked before its first record.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="mark_goes_before_the_flush",
+        file="broker_runtime/log/partition_log.py",
+        old='        self.flush()\n        with state.using("mark as flushed"):',
+        new='        with state.using("mark as flushed"):',
+        breaks="The mark goes only after what did not wait was flushed.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="records_stop_waiting_before_the_mark",
+        file="broker_runtime/log/log_state.py",
+        old='return self.config.flush_mode == "ack" or not self.is_unflushed',
+        new='return self.config.flush_mode == "ack"',
+        breaks="An acknowledgement that does not wait comes after the mark is durable.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
 )

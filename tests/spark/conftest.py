@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
 
-FRUGAL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Halves the processor time of a JVM that runs for minutes."""
+FRUGAL_JAVA = os.environ["SPARK_SUBMIT_OPTS"]
+"""For executors, what drivers have from the environment."""
 
 _WORKERS_PYTHON = """#!/bin/sh
 export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
@@ -41,7 +41,6 @@ def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         SparkSession.builder.master("local[2]")
         .appName("pylog tests")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", FRUGAL_JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.session.timeZone", "America/New_York")  # so that a mixed-up time zone is noticed

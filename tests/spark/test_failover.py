@@ -31,7 +31,6 @@ import json, sys
 from pyspark.sql import SparkSession
 given = json.loads(sys.argv[1])
 spark = (SparkSession.builder.master("local-cluster[1,2,1024]").config("spark.ui.enabled", "false")
-         .config("spark.driver.extraJavaOptions", given["java"])
          .config("spark.executor.extraJavaOptions", given["java"]).config("spark.executor.memory", "1g")
          .config("spark.python.unix.domain.socket.enabled", "true")
          .config("spark.task.maxFailures", "1")  # a failover is ours to survive, not Spark's

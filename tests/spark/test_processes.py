@@ -20,7 +20,6 @@ import json, sys
 from pyspark.sql import SparkSession
 given = json.loads(sys.argv[1])
 spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-         .config("spark.driver.extraJavaOptions", given["java"])
          .config("spark.executor.extraJavaOptions", given["java"])
          # No task before both executors are there: else one may do all of them.
          .config("spark.cores.max", "2").config("spark.scheduler.minRegisteredResourcesRatio", "1.0")

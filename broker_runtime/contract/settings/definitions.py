@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_origin, get_type_hints
 
+from broker_runtime.contract import DEFAULT_PORT
 from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings.kinds import Address, Kind
 from broker_runtime.contract.settings.setting import Setting
@@ -43,7 +44,7 @@ class BrokerSettings:
 
     broker_id: Annotated[int, Setting(Kind.INTEGER, minimum=0, maximum=2**31 - 1,
         doc="The broker's number in its cluster; its replicas carry it.")]
-    listeners: Annotated[Address, Setting(Kind.ADDRESS, "127.0.0.1:9192", kafka=":9092",
+    listeners: Annotated[Address, Setting(Kind.ADDRESS, f"127.0.0.1:{DEFAULT_PORT}", kafka=":9092",
         doc="Where the broker listens. Port 0: any free one.")]
     advertised_listeners: Annotated[Address | None, Setting(Kind.ADDRESS,
         doc="Where clients reach the broker; without it, `listeners`.")]
@@ -150,7 +151,8 @@ class TopicSettings:
 class AdminSettings:
     """What every client has. Durations in ms."""
 
-    bootstrap_servers: Annotated[tuple[Address, ...], Setting(Kind.ADDRESSES, "localhost:9192", kafka="required",
+    bootstrap_servers: Annotated[tuple[Address, ...], Setting(Kind.ADDRESSES, f"localhost:{DEFAULT_PORT}",
+        kafka="required",
         doc=f"Brokers to ask first; without it `${BOOTSTRAP_VARIABLE}`.")]
     client_id: Annotated[str, Setting(Kind.TEXT, "pylog", kafka="generated",
         doc="A name for the broker's log.")]

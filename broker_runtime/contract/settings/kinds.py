@@ -13,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from broker_runtime.contract import DEFAULT_PORT
+
 _SIZE_UNITS = {
     "b": 1,
     "kib": 1 << 10,
@@ -69,7 +71,7 @@ def parse_duration(value: object) -> int:
 
 def parse_address(value: object) -> Address:
     """``host:port``, ``[ipv6]:port``, with or without ``PLAINTEXT://`` before it."""
-    allowed = "host:port (127.0.0.1:9192)"
+    allowed = f"host:port (127.0.0.1:{DEFAULT_PORT})"
     if isinstance(value, Address):
         return value
     text = _text(value, allowed).strip()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from broker_runtime.contract import DEFAULT_PORT
 from broker_runtime.contract.errors import BrokerUnavailableError, NotAPylogBrokerError, PylogError
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Deadline
@@ -29,7 +30,6 @@ LIMIT_S: Final = 0.8
 
 _TLS_LIMIT_S = 0.2  # a server that answered plain HTTP may still turn out to expect TLS
 _CLOSED_LIMIT_S = 0.3  # a server that closes the HTTP/2 connection may close all, or answer in another protocol
-_DEFAULT_PORT = 9192
 _ANSWER_BYTES = 512
 _KAFKA_CORRELATION_ID = b"pyl0"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
@@ -61,8 +61,8 @@ class Peer(Enum):
 
 _WHAT_IT_IS: Mapping[Peer, str] = {
     Peer.TLS: "expects TLS, which pylog does not speak",
-    Peer.ZOOKEEPER: f"is ZooKeeper. Clients talk to brokers, which listen on port {_DEFAULT_PORT} by default",
-    Peer.KAFKA: f"is Kafka, not pylog, whose brokers listen on port {_DEFAULT_PORT} by default",
+    Peer.ZOOKEEPER: f"is ZooKeeper. Clients talk to brokers, which listen on port {DEFAULT_PORT} by default",
+    Peer.KAFKA: f"is Kafka, not pylog, whose brokers listen on port {DEFAULT_PORT} by default",
     Peer.SSH: "is an SSH server, not a pylog broker",
     Peer.MYSQL: "is MySQL or MariaDB, not a pylog broker",
     Peer.POSTGRESQL: "is PostgreSQL, not a pylog broker",

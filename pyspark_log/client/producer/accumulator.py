@@ -19,7 +19,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import pyarrow as pa
 
@@ -347,14 +347,19 @@ class Accumulator:
             self._give_up_id(queues)
         self._fail(failed)
 
-    def recreate(self, queues: Iterable[PartitionQueue], topic_id: bytes) -> None:
-        """Locked: the topic of these partitions was deleted and recreated, and no batch is in flight to the old one.
-        Their batches go to the new topic, under another producer id."""
+    def recreate(self, queues: Collection[PartitionQueue], topic_id: bytes) -> bool:
+        """Locked: the topic of these partitions was deleted and recreated. Their batches go to the new topic, under
+        another producer id, as soon as none is in flight to the old one: False, and nothing is sent until the next
+        call, while one is."""
+        for queue in queues:
+            self.set_leader(queue, NO_LEADER, queue.leader_epoch)
+        if any(queue.in_flight for queue in queues):
+            return False
         self._give_up_id(queues)
         for queue in queues:
-            assert queue.in_flight == 0
             queue.topic_id = topic_id
             queue.sequence = Sequence()
+        return True
 
     def take_first_error(self) -> PylogError | None:
         """The first error since this was last asked."""

@@ -267,11 +267,8 @@ class Sender:
             return
         with self._lock:
             with self._accumulator.lock:
-                for queue in queues.partitions:
-                    self._accumulator.set_leader(queue, NO_LEADER, queue.leader_epoch)
-                if any(queue.in_flight for queue in queues.partitions):
+                if not self._accumulator.recreate(queues.partitions, described.topic_id):
                     return
-                self._accumulator.recreate(queues.partitions, described.topic_id)
             self._set_leaders(queues, described)
 
     def _forget(self, name: str, error: PylogError) -> None:

@@ -12,7 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from broker_runtime.contract.requests import (
+    AlterConfigRequest,
+    ElectLeadersRequest,
+    PartitionMove,
+    ReassignPartitionsRequest,
+)
 from tests.callers import CLIENT
 from tests.simulation.partitions.broker.disk import Copy
 from tests.simulation.partitions.broker.life import DATA
@@ -165,6 +170,15 @@ class Scenario:
     def send(self, name: str, values: str, topic: str, number: str) -> None:
         for value in words(values):
             self.producers[name].make(TopicPartition(topic, int(number)), (value,))
+
+    @says(r"The setting (\S+) of (\w+) becomes (\w+)")
+    def alter(self, name: str, topic: str, value: str) -> None:
+        request = AlterConfigRequest(topic=topic, changes={name: value})
+        answers: list[object] = []
+        self.world.call_controller(
+            lambda life: life.topics.alter_config(CLIENT, request), on_answer=answers.append, on_failure=lambda _: None
+        )
+        self.wait(lambda: bool(answers))
 
     @says(r"Broker (\d+) is killed")
     def kill(self, broker: str) -> None:

@@ -356,12 +356,29 @@ def test_frame_in_read_only_memory_is_numbered_in_a_copy() -> None:
     assert parse_header(sent).producer_epoch == 0
 
 
+def test_frames_in_flight_keep_a_recreated_topic_from_being_sent_to() -> None:
+    """A frame that is not answered may be in the old topic's log: none that follows it goes to the new one before."""
+    sender = Sender(frames=3)
+    in_flight = sender.take()
+    assert in_flight is not None
+    with sender.accumulator.lock:
+        assert not sender.accumulator.recreate([sender.queue], b"n" * 16)
+    assert (sender.take(), sender.queue.topic_id, sender.queue.in_flight) == (None, bytes(16), 1)
+    sender.break_off(in_flight)
+    with sender.accumulator.lock:
+        assert sender.accumulator.recreate([sender.queue], b"n" * 16)
+        sender.accumulator.set_leader(sender.queue, LEADER, 0)
+    sender.accumulator.provide_id(ID + 1)
+    assert numbers(sender.take_all()) == [(ID + 1, 0, n) for n in (0, 2, 4)]
+
+
 def test_frames_go_to_a_recreated_topic_under_another_id() -> None:
     """Whatever became of them in the old topic's log, none of them is in the new one's."""
     sender = Sender(frames=2)
     sender.break_off(*sender.take_all())
     with sender.accumulator.lock:
-        sender.accumulator.recreate([sender.queue], b"n" * 16)
+        assert sender.accumulator.recreate([sender.queue], b"n" * 16)
+        sender.accumulator.set_leader(sender.queue, LEADER, 0)
     assert sender.take() is None  # it waits for the id
     sender.accumulator.provide_id(ID + 1)
     assert numbers(sender.take_all()) == [(ID + 1, 0, 0), (ID + 1, 0, 2)]

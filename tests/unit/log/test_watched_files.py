@@ -8,6 +8,7 @@ import pytest
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.membership.disk_room import DiskRoom
+from tests.clocks import ReadClock
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
 LIMIT_OF_STALL_S = 30.0
@@ -20,7 +21,7 @@ class Disk:
     def __init__(self):
         self.now_s = 1_000.0
         self.standing = StandingFiles()
-        self.watched = WatchedFiles(self.standing, monotonic_s=lambda: self.now_s)
+        self.watched = WatchedFiles(self.standing, clock=ReadClock(lambda: self.now_s))
         self.directory = LogDirectory.open(PATH, cluster_id="c", broker_id=1, files=self.watched)
         self.room = DiskRoom(self.directory, min_free_bytes=0, stall_limit_s=LIMIT_OF_STALL_S)
         self.threads = []

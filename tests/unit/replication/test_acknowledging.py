@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract import errors
-from broker_runtime.contract.waiting import Backoff
+from broker_runtime.contract.waiting import Backoff, Signal
 from broker_runtime.following import follower
 from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.replication import FetchWaiter, Partition, PendingAppend
+from broker_runtime.replication import Partition, PendingAppend
 from broker_runtime.replication import partition as leader
 from tests.topic_settings import FLUSH_MODES
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
@@ -226,7 +226,7 @@ def test_end_of_the_role_is_reported_at_once_when_a_follower_holds_the_partition
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     pending = appended(partition, b"a", acks=-1)
 
-    class Interrupted(FetchWaiter):
+    class Interrupted(Signal):
         def wait(self, timeout_s: float) -> bool:
             assert partition._lock.acquire(blocking=False), "it waits with the lock"
             partition.step_down()
@@ -234,7 +234,7 @@ def test_end_of_the_role_is_reported_at_once_when_a_follower_holds_the_partition
             assert not partition.is_leader
             return super().wait(timeout_s)
 
-    monkeypatch.setattr(leader, "FetchWaiter", Interrupted)
+    monkeypatch.setattr(leader, "Signal", Interrupted)
     with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
         partition.complete(pending, acks=-1, timeout_s=LIMIT_S)
     partition._lock.release()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker_runtime.contract import errors
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import FetchWaiter, FollowerFetch, Role
+from broker_runtime.replication import FollowerFetch, Role
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership, reports
 from tests.unit.replication.replicas import Replica, led_by
 
@@ -128,16 +129,16 @@ def test_new_leader_reports_the_latest_offset_only_when_its_epochs_start_is_comm
     with pytest.raises(
         errors.OffsetNotAvailableError, match=r"offset 1 is committed.*whether 2 is, where leader epoch 2"
     ):
-        partition.latest_offsets().last_stable_offset
+        partition.latest_offsets()
     _append(partition, b"c")
     reports(partition, 2, 1)
     with pytest.raises(errors.OffsetNotAvailableError):
-        partition.latest_offsets().last_stable_offset
+        partition.latest_offsets()
     reports(partition, 2, 2)
     assert partition.latest_offsets().last_stable_offset == partition.high_watermark == 2
     partition.step_down()
     with pytest.raises(errors.NotLeaderOrFollowerError):
-        partition.latest_offsets().last_stable_offset
+        partition.latest_offsets()
 
 
 # --- a follower's fetch -------------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def test_repeated_look_at_a_fetch_reports_nothing_new():
 def test_followers_are_woken_by_an_append_and_consumers_by_the_high_watermark():
     """Followers are woken by an append; consumers only by the high watermark."""
     partition = _led().only
-    consumer, follower = FetchWaiter(), FetchWaiter()
+    consumer, follower = Signal(), Signal()
     partition.add_waiter(consumer)
     partition.add_waiter(follower, at_append=True)
     pending = _append(partition, b"a")

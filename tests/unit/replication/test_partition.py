@@ -8,9 +8,10 @@ import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import FetchWaiter, Partition
+from broker_runtime.replication import Partition
 from tests.topic_settings import FLUSH_MODES
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, reports
 
@@ -159,7 +160,7 @@ def test_failed_sync_takes_the_partition_offline_and_wakes_its_waiters() -> None
     hosted = Hosted(count=2)
     partition, other = hosted.partitions
     hosted.append(b"a")
-    waiter = FetchWaiter()
+    waiter = Signal()
     partition.add_waiter(waiter)
     hosted.files.faults.append(Fault("sync", matches=lambda path: path.parent.name == "t-0"))
     with pytest.raises(errors.LogStorageError):
@@ -173,7 +174,7 @@ def test_failed_sync_takes_the_partition_offline_and_wakes_its_waiters() -> None
 def test_waiter_is_woken_by_each_advance_and_the_end_of_the_role_until_it_leaves() -> None:
     """Waiting readers are woken by what they wait for, and do not poll."""
     hosted = Hosted()
-    partition, waiter = hosted.only, FetchWaiter()
+    partition, waiter = hosted.only, Signal()
     partition.add_waiter(waiter)
     pending = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
     assert not waiter.wait(0)
@@ -190,7 +191,7 @@ def test_waiter_is_woken_by_each_advance_and_the_end_of_the_role_until_it_leaves
 
 def test_reader_of_many_partitions_does_not_wait_for_a_busy_one() -> None:
     """An append during a slow write holds the partition: a reader of others, too, is woken when it is released."""
-    partition, waiter = Hosted().only, FetchWaiter()
+    partition, waiter = Hosted().only, Signal()
     partition._lock.acquire()
     adding = threading.Thread(target=partition.add_waiter, args=(waiter,))
     adding.start()

@@ -12,6 +12,7 @@ import pytest
 from broker_runtime.server import connections, memory_watch
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
+from tests.clocks import ReadClock
 
 _MIB = 1 << 20
 _LIMIT_BYTES = 1024 * _MIB
@@ -71,7 +72,7 @@ class World:
             _LIMIT_BYTES,
             taken_bytes=lambda: dict(self.taken),
             memory_bytes=lambda: self.memory_bytes,
-            monotonic_s=lambda: self.now_s,
+            clock=ReadClock(lambda: self.now_s),
         )
 
         def traffic(port: int) -> dict[PeerAddress, Traffic]:

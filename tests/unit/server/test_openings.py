@@ -11,6 +11,7 @@ from pyarrow import flight
 from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
 from broker_runtime.contract.flight import from_flight_error
 from broker_runtime.server.openings import Headers, OpeningCall, Openings, Patience
+from tests.clocks import ReadClock
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Clocked:
 
     def __init__(self, max_streams: int = 8) -> None:
         self.now_s = 100.0
-        self.openings = Openings(max_streams, is_broker=_says_so, monotonic_s=lambda: self.now_s)
+        self.openings = Openings(max_streams, is_broker=_says_so, clock=ReadClock(lambda: self.now_s))
 
     def fill(self, count: int) -> list[OpeningCall]:
         return [self.openings.start_call((PUT, EXCHANGE)[n % 2], {}) for n in range(count)]

@@ -12,6 +12,7 @@ from broker_runtime.server.connections import PeerAddress, parse_peer
 from broker_runtime.server.openings import Patience
 from broker_runtime.server.streams import OpenStream, Phase, StreamTable
 from tests.callers import CLIENT
+from tests.clocks import ReadClock
 
 _PEER = "ipv4:127.0.0.1:1234"
 _ADDRESS = PeerAddress("127.0.0.1", 1234)
@@ -36,7 +37,7 @@ class Watch:
     now_s: float = 1000.0
 
     def __post_init__(self) -> None:
-        self.table = StreamTable(2, monotonic_s=lambda: self.now_s)
+        self.table = StreamTable(2, clock=ReadClock(lambda: self.now_s))
 
     def run(self, seconds: int, acknowledges: int = 0) -> int:
         """Steps each second, in which the peer reads that many bytes. Returns the number of cuts."""
@@ -165,7 +166,7 @@ def test_silent_connections_are_cut_unless_they_have_a_stream_or_an_action(
 ) -> None:
     """It is unknown whose a silent call is: connections with nothing else are cut after the same patience."""
     patience: list[Patience | None] = [None]
-    watch.table = StreamTable(2, patience=lambda: patience[0], monotonic_s=lambda: watch.now_s)
+    watch.table = StreamTable(2, patience=lambda: patience[0], clock=ReadClock(lambda: watch.now_s))
     addresses = [PeerAddress("127.0.0.1", port) for port in (1, 2, 3, 4)]
     sockets = {address: FakeConnection() for address in addresses}
     monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
@@ -192,7 +193,7 @@ def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, m
     long.
     """
     flood = Patience(2.0, actions_excuse=False, streams_excuse=True)
-    watch.table = StreamTable(2, patience=lambda: flood, monotonic_s=lambda: watch.now_s)
+    watch.table = StreamTable(2, patience=lambda: flood, clock=ReadClock(lambda: watch.now_s))
     sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
     monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
     watch.table.open("fetch", CLIENT, parse_peer("ipv4:127.0.0.1:1"))
@@ -215,7 +216,7 @@ def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
 ) -> None:
     """A flood hides beside a good stream: the newest is cut first, another broker's never."""
     stuck = Patience(2.0, actions_excuse=False, streams_excuse=False)
-    watch.table = StreamTable(9, patience=lambda: stuck, monotonic_s=lambda: watch.now_s)
+    watch.table = StreamTable(9, patience=lambda: stuck, clock=ReadClock(lambda: watch.now_s))
     sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
     monkeypatch.setattr(
         connections, "idle_connections", lambda port, idle_s: {at: s for at, s in sockets.items() if not s.is_cut}

@@ -10,6 +10,7 @@ import pytest
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.thread_watch import Streaming, ThreadWatch
+from tests.clocks import ReadClock
 
 _KIB = 1 << 10
 _LIMIT = 600
@@ -31,7 +32,7 @@ class World:
             stream_count=lambda: len(self.streaming),
             streaming=lambda: self.streaming,
             threads=lambda: self.threads,
-            monotonic_s=lambda: self.now_s,
+            clock=ReadClock(lambda: self.now_s),
         )
         self.watch._port = 1
 

@@ -8,6 +8,7 @@ from broker_runtime.contract.requests import CommittedOffset, PartitionKey
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.groups import GroupService
+from broker_runtime.zookeeper.znodes import topic_deletion_path, topic_path
 from tests.callers import CLIENT
 from tests.unit.groups.coordinating import ID, World
 
@@ -130,6 +131,40 @@ def test_offsets_of_chosen_partitions_and_existing_topics_are_fetched(world):
     assert committed(world, partitions=chosen) == {("t", 1): 6}
     world.create_topic("t", topic_id=b"\x02" * 16)
     assert committed(world) == {("u", 0): 7}
+
+
+@pytest.mark.parametrize("partitions", [None, (PartitionKey(topic="t", partition=0),)])
+@pytest.mark.parametrize("known", ["earlier", "none"])
+def test_offsets_of_a_recreated_topic_are_found_by_a_coordinator_that_has_not_heard_of_it(world, partitions, known):
+    """W17: an acknowledged commit is found by whichever broker has the group next, whatever it knows of topics yet."""
+    earlier = world.cluster()
+    world.create_topic("t", topic_id=b"\x02" * 16)
+    assert commit(world, entry(0, 5)) == [None]
+    world.brokers[1].leave()
+    world.brokers[2].service._cluster = lambda: earlier if known == "earlier" else earlier.without_topic("t")
+    assert committed(world, to=2, partitions=partitions) == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("partitions", [None, (PartitionKey(topic="t", partition=0),)])
+@pytest.mark.parametrize("now", ["recreated", "deleted", "being deleted"])
+def test_offsets_of_an_earlier_topic_do_not_count_for_a_coordinator_that_has_not_heard_of_its_end(
+    world, partitions, now
+):
+    """W17: they would name positions in another log."""
+    assert commit(world, entry(0, 5)) == [None]
+    earlier = world.cluster()
+    world.brokers[1].service._cluster = lambda: earlier
+    if now == "recreated":
+        world.create_topic("t", topic_id=b"\x02" * 16)
+    elif now == "deleted":
+        world.client.delete(topic_path("t"))
+    else:
+        world.client.create(topic_deletion_path("t"))
+    if now != "recreated" and partitions is not None:
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            committed(world, partitions=partitions)
+    else:
+        assert committed(world, partitions=partitions) == {}
 
 
 def test_broker_that_is_not_the_coordinator_refuses(world):

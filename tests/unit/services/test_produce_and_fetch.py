@@ -171,7 +171,7 @@ def test_fetch_shows_signs_of_life_while_it_is_woken_all_the_time() -> None:
     def read_of_a_busy_partition(*args: object, **fields: object) -> object:
         now_s[0] += 0.25
         for waiter in partition._waiters:
-            waiter.wake()
+            waiter.set()
         return real(*args, **fields)  # type: ignore[arg-type]
 
     partition.read = read_of_a_busy_partition  # type: ignore[method-assign, assignment]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker_runtime.contract import errors
@@ -128,6 +130,32 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
     answer = fetch_once(service, FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000))
     assert (looks[0], looks.count(True), len(answer.cells)) == (True, 1, 1)
     assert not partition._append_waiters
+
+
+def test_change_is_read_once_when_the_answer_is_about_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look, at all that the answer is about, is only for partitions that did not change."""
+    hosted = _led(count=2)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
+    looks: list[int] = []
+    for number, each in enumerate(hosted.partitions):
+
+        def counted(*args: object, real: Any = each.follower_fetch, number: int = number, **fields: object) -> object:
+            looks.append(number)
+            return real(*args, **fields)
+
+        monkeypatch.setattr(each, "follower_fetch", counted)
+    session = service.follower_session(FOLLOWER)
+    for request_id, wanted, expected in ((1, (_want(),), [0]), (2, (_want(1), _want(partition=1)), [0, 0, 1])):
+        request = FetchRequest(request_id=request_id, partitions=wanted, max_wait_ms=60_000, is_incremental=True)
+        session.begin(request)
+        assert session.maybe_answer(is_due=False) is None
+        _append(hosted, b"a")
+        looks.clear()
+        answer = session.maybe_answer(is_due=False)
+        assert answer is not None
+        assert len(answer.cells) == 1
+        assert looks == expected
+    session.close()
 
 
 def test_consumers_do_not_use_up_the_room_for_answers_to_followers():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
+
+import pytest
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
@@ -89,6 +92,22 @@ def test_progress_flush_gives_up_in_time() -> None:
     assert publisher.flush(0.01) is False
     group.gate.set()
     assert publisher.close(LIMIT_S)
+
+
+def test_progress_that_meets_a_defect_says_so_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    """The query goes on; its group does not, which the log says; and nothing waits for a thread that has ended."""
+
+    def commit(offset: SourceOffset, only_forward: bool, topic_ids: Mapping[str, bytes]) -> None:
+        raise ZeroDivisionError("a defect")
+
+    publisher = ProgressPublisher(commit)
+    publisher.publish({T0: 3}, {})
+    began_s = time.monotonic()
+    assert not publisher.flush(LIMIT_S)
+    publisher.publish({T0: 4}, {})
+    assert not publisher.close(LIMIT_S)
+    assert time.monotonic() - began_s < LIMIT_S / 2
+    assert "stop publishing progress" in caplog.text
 
 
 def test_progress_leaves_no_thread_behind() -> None:

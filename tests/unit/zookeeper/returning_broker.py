@@ -79,8 +79,9 @@ class Broker:
     def record(self):
         return from_json(self.client.get(broker_disks_path(1)).data, DiskRecord, "")
 
-    def write(self, directory=None, records=20):
-        return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, topic_settings()), records)
+    def write(self, directory=None, records=20, flush_mode="ack"):
+        settings = topic_settings(flush_mode=flush_mode)
+        return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, settings), records)
 
     def copy_and_write_more(self):
         """A copy of the disk that lacks the broker's later writes; the broker has stopped again."""

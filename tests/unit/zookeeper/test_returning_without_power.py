@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.zookeeper.znodes import PartitionState, from_json, partition_state_path
+from broker_runtime.zookeeper.znodes import (
+    DiskTroubles,
+    PartitionState,
+    broker_unwritable_path,
+    from_json,
+    partition_state_path,
+    to_json,
+)
 from tests.unit.zookeeper.returning_broker import Broker
 
 
@@ -158,3 +165,18 @@ def test_mark_disappears_with_a_lost_log(unflushed):
     unflushed.take_disk()
     unflushed.start(boot_id="another boot")
     assert (unflushed.unproven, unflushed.state[3]) == ((None, 3, (2,), (2,)), (1,))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_setting_that_is_newer_than_the_records_makes_nothing_flushed(failed):
+    """What was acknowledged under another ``flush.mode`` and has not been flushed since counts as it was written."""
+    broker = Broker()
+    broker.start()
+    broker.write(flush_mode="os")
+    broker.put_state((1, 2, 3), flush_mode="ack")
+    if failed:
+        report = DiskTroubles(epoch=broker.membership.epoch, failed={"t": (0,)})
+        broker.client.create(broker_unwritable_path(1), to_json(report))
+    broker.stop(clean=False)
+    broker.start(boot_id="boot" if failed else "another boot")
+    assert broker.unproven == ((None, 4, (2, 3), ()) if failed else (None, 4, (1, 2, 3), (1,)))

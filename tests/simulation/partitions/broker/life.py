@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
-from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
+from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.membership import BrokerIdentity
@@ -54,7 +55,7 @@ class SimIsrUpdater(IsrUpdater):
             raise
 
 
-class _Rises(FetchWaiter):
+class _Rises(Signal):
     """Woken under the partition's lock, so while the role is still that under which the high watermark rose."""
 
     __slots__ = ("_high_watermark", "_on_rise", "_partition")
@@ -65,7 +66,7 @@ class _Rises(FetchWaiter):
         self._on_rise = on_rise
         self._high_watermark = -1
 
-    def wake(self) -> None:
+    def set(self) -> None:
         high_watermark = self._partition.log._state.high_watermark
         if self._partition.is_leader and high_watermark != self._high_watermark:
             self._high_watermark = high_watermark

@@ -18,7 +18,8 @@ import pyarrow as pa
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse
 from broker_runtime.contract.streams import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
-from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
+from broker_runtime.contract.waiting import Signal
+from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.offsets import LogOffsetService
@@ -77,7 +78,7 @@ class Observer(Protocol):
         """A request for offsets was answered."""
 
 
-class RequestWaiter(FetchWaiter):
+class RequestWaiter(Signal):
     """A waiter that says which request to look at again."""
 
     __slots__ = ("number", "woken")
@@ -87,7 +88,7 @@ class RequestWaiter(FetchWaiter):
         self.number = number
         self.woken = woken
 
-    def wake(self) -> None:
+    def set(self) -> None:
         if self not in self.woken:
             self.woken.append(self)
 
