@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark_log.client.reading.read import read
     from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
     from pyspark_log.spark.offsets_behind import OffsetsBehind, offsets_behind
+    from pyspark_log.spark.sink import write_once
     from pyspark_log.spark.source import DefaultSource
-    from pyspark_log.spark.write_once import write_once
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,7 @@ _HOME = {
     "OffsetsBehind": _BEHIND,
     "offsets_behind": _BEHIND,
     "DefaultSource": "pyspark_log.spark.source",
-    "write_once": "pyspark_log.spark.write_once",
+    "write_once": "pyspark_log.spark.sink",
 }
 
 

@@ -262,9 +262,8 @@ class LogState:
 
     def mark_unflushed(self) -> None:
         """From now on acknowledgements need not wait for the device. Durable. Call inside `using`."""
-        if not self.is_unflushed:
-            replace_file(self.files, self.directory / UNFLUSHED_NAME, b"")
-            self.is_unflushed = True
+        replace_file(self.files, self.directory / UNFLUSHED_NAME, b"")
+        self.is_unflushed = True
 
     def unmark_unflushed(self) -> None:
         """Everything that was acknowledged without waiting is on the device by now. Durable. Call inside `using`."""

@@ -4,6 +4,7 @@
     in_sync         which replicas are in sync, and how far they are committed, as the leader knows: a pure machine
     divergence      where two replicas' logs diverge, by leader epochs (pure)
     role_lock       a partition's lock, to which a change of the role can be given without waiting for it
+    appends         what a partition says of its appends and of its end, and what it needs of its disk
     partition       a hosted partition: its role, and the leader's appends, acknowledgements, reads, followers' fetches
     registry        which partitions this broker hosts, and the typed refusals for all others
 
@@ -11,6 +12,7 @@ Rule: one lock per partition, and never a network call or a decode under it. No 
 `Partition.complete` and `Partition.delete_records` block for longer than a disk does.
 """
 
+from broker_runtime.replication.appends import Disk, PendingAppend
 from broker_runtime.replication.in_sync import (
     FollowerAnswer,
     FollowerFetch,
@@ -20,7 +22,7 @@ from broker_runtime.replication.in_sync import (
     advanced_high_watermark,
 )
 from broker_runtime.replication.leadership import Leadership, Role
-from broker_runtime.replication.partition import Disk, Partition, PendingAppend
+from broker_runtime.replication.partition import Partition
 from broker_runtime.replication.registry import PartitionRegistry
 
 __all__ = [

@@ -25,8 +25,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -45,6 +44,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import SoundFrame, TransactionBegin
 from broker_runtime.contract.waiting import Deadline, Signal
 from broker_runtime.log import AppendResult, LogExtent, LogSlice, Outcomes, PartitionLog
+from broker_runtime.replication.appends import Disk, LatestOffsets, PendingAppend
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncChange, InSyncSet, LogMarks
 from broker_runtime.replication.leadership import Leadership, Role
@@ -58,40 +58,6 @@ _LAST_BUSY_S: Final = 0.05  # the same for one whose time is over, or that check
 _JOINING_CHECK_S: Final = 1.0  # how often an append that waits for a joining replica has the in-sync set looked at
 
 _logger = logging.getLogger(__name__)
-
-
-class Disk(Protocol):
-    """The disk below a partition, as far as is known without waiting for it."""
-
-    @property
-    def takes_appends(self) -> bool:
-        """Whether there is enough room, and the disk answers."""
-        ...
-
-    def require_room(self) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
-        ...
-
-    def require_answers(self) -> None:
-        """Raises `LogStorageError` if the disk has stalled."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingAppend:
-    """Frames that are in the leader's log, from ``base_offset`` up to ``next_offset``, and not yet acknowledged."""
-
-    base_offset: int
-    next_offset: int
-    append_time_ms: int  # -1: the records keep their own timestamps
-    leader_epoch: int
-
-
-class LatestOffsets(NamedTuple):
-    """Where a partition ends, for readers of all records and for those of committed ones."""
-
-    high_watermark: int
-    last_stable_offset: int
 
 
 class Partition:
@@ -409,7 +375,7 @@ class Partition:
         if acks == ACKS_ALL:
             self.add_waiter(waiter)
         try:
-            self._wait_until(
+            self._lock.wait_until(
                 check,
                 lambda: self._require_led_as_for(pending),
                 deadline,
@@ -460,7 +426,7 @@ class Partition:
         waiter = Signal()
         self.add_waiter(waiter)
         try:
-            self._wait_until(
+            self._lock.wait_until(
                 lambda: 0.0 if led.has_deleted(start) else math.inf, require_role, deadline, waiter, late=late
             )
         finally:
@@ -714,39 +680,6 @@ class Partition:
         self._lock.carry_out(self._announce)
 
     # --- private ---
-
-    def _wait_until(
-        self,
-        check: Callable[[], float],
-        require_role: Callable[[], object],
-        deadline: Deadline,
-        waiter: Signal,
-        *,
-        late: Callable[[], str],
-    ) -> None:
-        """Returns when ``check()``, called with the lock held, returns 0; any other value is how many seconds to wait
-        for a change at most before the next check. The lock is never waited for beyond the next ``require_role()``,
-        which needs none.
-
-        Raises what these two raise, and `RequestTimedOutError` with ``late()`` at the ``deadline``. A
-        `RequestTimedOutError` of ``check``, where another thread has the log, makes it check again.
-        """
-        while True:
-            require_role()
-            is_last = deadline.expired
-            wait_s, busy = 0.0, None
-            try:
-                with self._lock.within(_LAST_BUSY_S):
-                    wait_s = check()
-            except RequestTimedOutError as error:
-                require_role()
-                busy = error
-            if busy is None and wait_s <= 0:
-                return
-            if is_last:
-                raise RequestTimedOutError(late()) from busy
-            if busy is None:
-                waiter.wait(deadline.remaining_s(wait_s))
 
     def _require_led(self, leader_epoch: int = -1) -> InSyncSet:
         """Needs no lock: who leads, and in which epoch, is one reference."""

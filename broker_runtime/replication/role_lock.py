@@ -12,9 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Deadline, Signal
+
+_LAST_BUSY_S: Final = 0.05  # for a caller whose time is over, or that checks next whether it is
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +58,39 @@ class RoleLock:
             yield
         finally:
             self.release()
+
+    def wait_until(
+        self,
+        check: Callable[[], float],
+        require_role: Callable[[], object],
+        deadline: Deadline,
+        waiter: Signal,
+        *,
+        late: Callable[[], str],
+    ) -> None:
+        """Returns when ``check()``, called with the lock held, returns 0; any other value is how many seconds to wait
+        for a change at most before the next check. The lock is never waited for beyond the next ``require_role()``,
+        which needs none.
+
+        Raises what these two raise, and `RequestTimedOutError` with ``late()`` at the ``deadline``. A
+        `RequestTimedOutError` of ``check``, where another thread has the log, makes it check again.
+        """
+        while True:
+            require_role()
+            is_last = deadline.expired
+            wait_s, busy = 0.0, None
+            try:
+                with self.within(_LAST_BUSY_S):
+                    wait_s = check()
+            except RequestTimedOutError as error:
+                require_role()
+                busy = error
+            if busy is None and wait_s <= 0:
+                return
+            if is_last:
+                raise RequestTimedOutError(late()) from busy
+            if busy is None:
+                waiter.wait(deadline.remaining_s(wait_s))
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`."""

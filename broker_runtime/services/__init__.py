@@ -6,7 +6,7 @@
     topics, configs, metadata         which topics and brokers there are, and their settings
     movement                          moves of partitions, elections, brokers that are being emptied
     offsets, groups                   where logs begin and end; consumer groups and their commits
-    producer_ids                      ids of idempotent producers
+    producer_ids, transactions        ids of idempotent producers; transactions
     caller                            who is calling; whether a caller is the broker that it says it is
     peer_beliefs                      waits until the other brokers know of a change of a topic
     byte_budget                       a bound on the bytes of requests or answers in memory

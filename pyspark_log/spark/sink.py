@@ -44,10 +44,9 @@ from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.attempts import AttemptProducer, AttemptResult, BatchScope, abort, decide
 from pyspark_log.client.producer.delivery import BatchFuture
-from pyspark_log.client.producer.record_batches import joined
+from pyspark_log.client.producer.record_batches import joined, payload_bytes
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S
 from pyspark_log.spark.options import SinkOptions
-from pyspark_log.spark.payload import payload_bytes
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 
 _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined until frames of a good size can be made
@@ -162,6 +161,21 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
         scope = next((each.result.scope for each in _written(messages) if each.result is not None), None)
         if scope is not None:  # else a later run, or the time limit, ends what its tasks began
             abort_batch(self._options, scope)
+
+
+def write_once(df: Any, batch_id: int, *, app_id: str, **options: str) -> None:
+    """Writes ``df`` to pylog unless batch ``batch_id`` of ``app_id`` has been written already.
+
+    For ``foreachBatch``: Spark calls it again with the same batch after a failure. ``app_id``: names this write, and no
+    other one of the query. ``options``: as for ``df.write.format("pylog")``, with ``_`` for ``.`` in names that begin
+    with ``pylog_`` (``topic="t"``, ``pylog_bootstrap_servers="host:9192"``). Raises what the write raises: an earlier
+    batch, or the same one with other contents, is an error.
+    """
+    named = {
+        name.replace("_", ".") if name.startswith("pylog_") else name: str(value) for name, value in options.items()
+    }
+    writer = df.write.format("pylog").mode("append").options(**named)
+    writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save()
 
 
 def stream_scope(options: SinkOptions) -> BatchScope:

@@ -226,7 +226,7 @@ CONTROLLER: Final = (
     Mutant(
         name="set_is_kept_after_lost_power",
         file="broker_runtime/zookeeper/returning.py",
-        old="may_lack = broker.has_lost_power and not _is_flushed(topic)",
+        old="may_lack = broker.has_lost_power and not self._is_flushed(topic, at)",
         new="may_lack = False",
         breaks="After a power loss a replica without fsyncs that stays in sync is marked as unproven.",
         tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),

@@ -127,7 +127,7 @@ LOG: Final = (
     Mutant(
         name="snapshot_at_a_roll_lacks_the_same_append",
         file="broker_runtime/log/log_state.py",
-        old="while headers[added].next_offset <= offset:",
+        old="while frames[added].header.next_offset <= offset:",
         new="while False:",
         breaks="A snapshot of producers knows all frames before it, those of the same append included.",
         tests=("tests/unit/log/test_log_producers.py",),
@@ -178,7 +178,7 @@ LOG: Final = (
     Mutant(
         name="retention_passes_the_high_watermark",
         file="broker_runtime/log/log_state.py",
-        old="bound=state.high_watermark",
+        old="bound=state.stable_offset",
         new="bound=state.segments.end_offset",
         breaks="Retention removes only committed records.",
         tests=("tests/unit/log/test_log_shortening.py",),
@@ -297,8 +297,8 @@ LOG: Final = (
     Mutant(
         name="expired_producers_are_kept_by_some",
         file="broker_runtime/log/producer_state.py",
-        old="if not item[1].is_expired(self.log_time_ms)]",
-        new="]",
+        old="            if not self._is_expired(producer_id, entry, self.log_time_ms)\n",
+        new="",
         breaks="All replicas forget the same producers, including those that load a snapshot.",
         tests=(
             "tests/unit/log/test_producer_state.py",

@@ -22,7 +22,7 @@ REPLICATION: Final = (
     Mutant(
         name="acknowledged_before_the_fsync",
         file="broker_runtime/replication/partition.py",
-        old=('        if self.log.config.flush_mode == "ack":\n            try:'),
+        old="        if self.log.waits_for_device:\n            try:",
         new=("        if False:\n            try:"),
         breaks="With flush.mode=ack only records on the device are acknowledged.",
         tests=(
@@ -46,8 +46,8 @@ REPLICATION: Final = (
     Mutant(
         name="read_under_any_leader_epoch",
         file="broker_runtime/replication/partition.py",
-        old=("        self.require_leader(leader_epoch)\n        high_watermark"),
-        new=("        self.require_leader()\n        high_watermark"),
+        old="        self.require_leader(leader_epoch)\n        end =",
+        new="        self.require_leader()\n        end =",
         breaks="A reader that knows another leader epoch is refused.",
         tests=(
             "tests/unit/replication/test_partition.py",
@@ -58,7 +58,7 @@ REPLICATION: Final = (
     Mutant(
         name="served_up_to_the_end_of_the_log",
         file="broker_runtime/replication/partition.py",
-        old="upto=high_watermark, at_least_one=at_least_one",
+        old="upto=end, at_least_one=at_least_one",
         new="upto=self.log.log_end_offset, at_least_one=at_least_one",
         breaks="Nobody reads at or above the high watermark.",
         tests=(

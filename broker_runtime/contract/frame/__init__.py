@@ -35,14 +35,15 @@ from broker_runtime.contract.frame.header import (
 from broker_runtime.contract.frame.layout import HEADERS_TYPE
 from broker_runtime.contract.frame.projection import Projection, plan_projection
 from broker_runtime.contract.frame.verify import (
+    AbortedRange,
     SoundFrame,
     check_frame_schema,
     iter_frames,
     sound_frame,
     verify_answer,
     verify_frame,
+    visible_frames,
 )
-from broker_runtime.contract.frame.visible import AbortedRange, visible_frames
 
 __all__ = [
     "CHUNK_PER_COLUMN_BYTES",

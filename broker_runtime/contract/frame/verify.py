@@ -6,7 +6,7 @@ work per chunk and column. Readers do what needs the rows, full validation, in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,6 +30,9 @@ from broker_runtime.contract.frame.message import check_uncompressed_size, parse
 from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.statistics import kind_of
+
+AbortedRange = tuple[int, int, int]
+"""Producer id, first offset, end: its frames that begin in [first offset, end) are aborted."""
 
 
 def verify_frame(buffer: Buffer, *, topic_id: bytes | None = None, partition: int | None = None) -> FrameHeader:
@@ -126,6 +129,24 @@ def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
             )
         yield header, view[position:end]
         position = end
+
+
+def visible_frames(buffer: Buffer, aborted: Sequence[AbortedRange] = ()) -> Iterator[tuple[FrameHeader, Any]]:
+    """As `iter_frames`, without control frames and without the frames of ``aborted`` transactions: what a reader of
+    committed records gets. The only place where frames are dropped.
+
+    Offsets of what is dropped are gaps: a reader continues behind them (``next_offset``), and never counts rows to know
+    where it is.
+    """
+    hidden: dict[int, list[tuple[int, int]]] = {}
+    for producer_id, first, end in aborted:
+        hidden.setdefault(producer_id, []).append((first, end))
+    for header, frame in iter_frames(buffer):
+        if header.is_control:
+            continue
+        ranges = hidden.get(header.producer_id, ()) if header.is_transactional else ()
+        if not any(first <= header.base_offset < end for first, end in ranges):
+            yield header, frame
 
 
 def check_columns(directory: Directory, schema: TopicSchema) -> None:

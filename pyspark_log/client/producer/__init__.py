@@ -10,4 +10,5 @@ Rule: `Producer.send` only adds a record to a batch; the producer's threads do t
     sequence                                  the sequence numbers of an idempotent producer
     sender, broker_sender, produce_stream     the threads and streams that send the batches
     delivery                                  the futures of what was sent
+    transactions, attempts                    a producer's transactions; those that are decided elsewhere
 """

@@ -40,8 +40,8 @@ def begin(transactional_id: str = "a", batch_id: int = 0, *, epoch: int = 0, run
 
 
 def transactional(producer_id: int, sequence: int = 0, *, rows: int = 1, seed: int = 0) -> bytes:
-    data = bytearray(frame(rows, seed=seed, is_transactional=True))
-    number_frame(data, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    data = bytearray(frame(rows, seed=seed))
+    number_frame(data, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True)
     return bytes(data)
 
 
