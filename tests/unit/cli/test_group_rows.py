@@ -19,7 +19,7 @@ class KnownOffsets:
     def describe_topic(self, name: str) -> object:
         if name == "gone":
             raise UnknownTopicOrPartitionError("no topic 'gone'")
-        return SimpleNamespace(partitions=[SimpleNamespace(partition=0, high_watermark=7)])
+        return SimpleNamespace(partitions=[SimpleNamespace(partition=0, end=7)])
 
     def timestamps_at(self, wanted: object) -> dict[TopicPartition, None]:
         assert wanted == {}

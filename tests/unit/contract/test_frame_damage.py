@@ -13,8 +13,10 @@ from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchErr
 from broker_runtime.contract.frame import (
     HEADER_BYTES,
     STAMP_BYTES,
+    TransactionBegin,
     check_frame_schema,
     decode_frame,
+    encode_control,
     encode_frame,
     parse_header,
     verify_frame,
@@ -118,7 +120,6 @@ def test_every_cut_and_every_addition_is_noticed() -> None:
     [
         (44, "H", 2),  # version
         (48, "I", 1),  # row offset deltas
-        (48, "I", 2),  # no rows
         (48, "I", 1 << 31),
         (46, "H", 3),  # a codec to come
         (46, "H", 1 << 3),
@@ -234,8 +235,18 @@ def test_leader_refuses_other_columns_than_the_schemas() -> None:
 
 def test_control_frames_of_producers_are_refused() -> None:
     """Only brokers write control frames."""
-    with pytest.raises(CorruptRecordError, match="control"):
-        check_frame_schema(patched(46, "H", 1 << 5), HISTORY)
+    begin = TransactionBegin(transactional_id="a", epoch=0, batch_id=0)
+    frame = encode_control(begin, now_ms=1, producer_id=3, producer_epoch=0)
+    verify_frame(frame)
+    with pytest.raises(CorruptRecordError, match="only brokers write control frames"):
+        check_frame_schema(frame, HISTORY)
+
+
+@pytest.mark.parametrize(("position", "layout", "value"), [(46, "H", 1 << 5), (48, "I", 2), (64, "I", 0)])
+def test_only_control_frames_have_no_rows_and_they_have_none(position: int, layout: str, value: int) -> None:
+    """One bit without the other is no frame."""
+    with pytest.raises(CorruptRecordError, match="out of their bounds"):
+        verify_frame(patched(position, layout, value))
 
 
 def test_pruned_frames_are_never_part_of_a_log() -> None:

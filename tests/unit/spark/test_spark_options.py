@@ -153,7 +153,11 @@ def test_sink_accepts_sparks_own_options_of_a_query() -> None:
         ({"pylog.acks": "1"}, OptionError, "Option 'pylog.acks' is not supported"),
         ({"pylog.linger.ms": "soon"}, OptionError, "pylog.linger.ms='soon'"),
         ({"asyncProgressTrackingEnabled": "true"}, OptionError, "refused"),
-        ({"txnAppId": "a"}, OptionError, "not in this version"),
+        ({"txnAppId": "a"}, OptionError, "give both, or neither"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, OptionError, "txnVersion must be 0 or positive, got '-1'"),
+        ({"txnAppId": "a/b", "txnVersion": "1"}, OptionError, "txnAppId must have 1 to 200 printable characters"),
+        ({"pylog.replay.differs": "drop"}, OptionError, "pylog.replay.differs must be error or keep, got 'drop'"),
+        ({"pylog.transactional.id": "a/b"}, OptionError, "pylog.transactional.id='a/b'"),
         ({"topik": "a"}, OptionError, "did you mean 'topic'?"),
     ],
 )
