@@ -23,9 +23,6 @@ LATEST = -1
 """Stands for the offset after the last record that exists."""
 MAX_TIMESTAMP = -3
 """Stands for a time in a query by time: the record with the largest timestamp."""
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-"""Isolation levels (Kafka's wire values). The second: no records of transactions that are open or aborted."""
-ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 

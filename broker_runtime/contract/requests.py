@@ -29,7 +29,6 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
-from broker_runtime.contract.model import READ_COMMITTED
 
 PROTOCOL_VERSION = 1
 
@@ -60,6 +59,10 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
 ByteCount = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 IsolationLevel = Annotated[int, msgspec.Meta(ge=0, le=1)]
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels (Kafka's wire values). The second: no records of transactions that are open or aborted."""
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _E = TypeVar("_E")
 Entries: TypeAlias = Annotated[tuple[_E, ...], msgspec.Meta(max_length=MOST_ENTRIES)]

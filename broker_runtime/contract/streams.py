@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from broker_runtime.contract.model import READ_COMMITTED
 from broker_runtime.contract.requests import (
     MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
+    READ_COMMITTED,
     ByteCount,
     Columns,
     Entries,

@@ -75,10 +75,10 @@ class BeginTransactionResponse(Message, frozen=True, kw_only=True):
     producer_epoch: Int32 = 0
 
 
-class TransactionPartitions(Message, frozen=True, kw_only=True):
+class TransactionPartition(Message, frozen=True, kw_only=True):
     topic: Name
     topic_id: Uuid
-    partitions: Annotated[tuple[PartitionNumber, ...], msgspec.Meta(max_length=MOST_IN_ONE)]
+    partition: PartitionNumber
 
 
 class GroupCommit(Message, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
     refused, unless ``keeps_first``.
     """
 
-    MOST_BYTES: ClassVar[int] = 2 << 20
+    MOST_BYTES: ClassVar[int] = 5 << 20
 
     transactional_id: TransactionalId
     run_id: RunId
@@ -107,7 +107,7 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
     batch_id: BatchId
     is_commit: bool
     producer_ids: Annotated[tuple[ProducerIds, ...], msgspec.Meta(max_length=MOST_IN_ONE)] = ()
-    partitions: Annotated[tuple[TransactionPartitions, ...], msgspec.Meta(max_length=MOST_IN_ONE)] = ()
+    partitions: Annotated[tuple[TransactionPartition, ...], msgspec.Meta(max_length=MOST_IN_ONE)] = ()
     rows: Count = 0
     payload_bytes: Count = 0
     keeps_first: bool = False

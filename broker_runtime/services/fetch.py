@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
-from broker_runtime.contract.model import READ_COMMITTED, TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
 from broker_runtime.replication import Partition, PartitionRegistry

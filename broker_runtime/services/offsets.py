@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
-from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
+from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from broker_runtime.contract.requests import (
+    READ_COMMITTED,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     ErrorInfo,

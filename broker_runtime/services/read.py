@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOutError
 from broker_runtime.contract.frame import AbortedRange
-from broker_runtime.contract.model import EARLIEST, LATEST, READ_COMMITTED
+from broker_runtime.contract.model import EARLIEST, LATEST
+from broker_runtime.contract.requests import READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget

@@ -112,9 +112,12 @@ class TransactionService:
         """Decides a batch; when it returns, the decision is in ZooKeeper, and readers see it a moment later. Raises as
         `machine.decide`; with offsets of a group also as `GroupService.commit_offsets`: then nothing is decided."""
         _check_id(request.transactional_id)
+        numbers: dict[tuple[str, bytes], list[int]] = {}
+        for each in request.partitions:
+            numbers.setdefault((each.topic, each.topic_id), []).append(each.partition)
         partitions = [
-            DecidedPartitions(topic=each.topic, topic_id=each.topic_id, partitions=each.partitions)
-            for each in request.partitions
+            DecidedPartitions(topic=topic, topic_id=topic_id, partitions=tuple(found))
+            for (topic, topic_id), found in numbers.items()
         ]
         with ExitStack() as stack:
             beside: Callable[[], Sequence[Operation]] = tuple

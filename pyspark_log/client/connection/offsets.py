@@ -19,15 +19,9 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.model import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    READ_COMMITTED,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
+from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.requests import (
+    READ_COMMITTED,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     CommittedOffset,

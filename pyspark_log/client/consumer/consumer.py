@@ -30,7 +30,8 @@ from broker_runtime.contract.errors import (
     PylogError,
     UnknownTopicOrPartitionError,
 )
-from broker_runtime.contract.model import EARLIEST, ISOLATION_LEVELS, LATEST, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.requests import ISOLATION_LEVELS
 from broker_runtime.contract.settings import ConsumerKeywords, ConsumerSettings, resolve
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection import offsets

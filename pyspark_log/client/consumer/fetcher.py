@@ -18,8 +18,14 @@ from broker_runtime.contract.errors import ClosedError, PylogError, RetriableErr
 from broker_runtime.contract.events import event
 from broker_runtime.contract.fetch_exchange import Fetched, FetchExchange
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.model import READ_COMMITTED, TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MOST_COLUMN_IDS, MOST_ENTRIES, PEER_SILENCE_LIMIT_S
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import (
+    HEARTBEAT_INTERVAL_S,
+    MOST_COLUMN_IDS,
+    MOST_ENTRIES,
+    PEER_SILENCE_LIMIT_S,
+    READ_COMMITTED,
+)
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker

@@ -18,7 +18,7 @@ from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
     EndTransactionRequest,
     EndTransactionResponse,
-    TransactionPartitions,
+    TransactionPartition,
 )
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.delivery import BatchFuture
@@ -38,13 +38,13 @@ class BatchScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """What the decision needs to know. ``producer_id`` -1: the batch had been decided. ``partitions``: (topic, its id,
-    numbers) that were written to."""
+    """What the decision needs to know. ``producer_id`` -1: the batch had been decided. ``partitions``: those that were
+    written to, as (topic, its id, number)."""
 
     scope: BatchScope
     epoch: int
     producer_id: int
-    partitions: tuple[tuple[str, bytes, tuple[int, ...]], ...] = ()
+    partitions: tuple[tuple[str, bytes, int], ...] = ()
 
 
 class AttemptProducer:
@@ -92,7 +92,7 @@ class AttemptProducer:
             scope=scope,
             epoch=epoch,
             producer_id=producer_id,
-            partitions=tuple((each.topic, each.topic_id, each.partitions) for each in partitions),
+            partitions=tuple((each.topic, each.topic_id, each.partition) for each in partitions),
         )
 
     def close(self) -> None:
@@ -113,10 +113,7 @@ def decide(
     broker raises; after a `RetriableError` whether it was decided is unknown."""
     found = list(results)
     scope = found[0].scope
-    partitions: dict[tuple[str, bytes], set[int]] = {}
-    for result in found:
-        for topic, topic_id, numbers in result.partitions:
-            partitions.setdefault((topic, topic_id), set()).update(numbers)
+    partitions = {partition for result in found for partition in result.partitions}
     request = EndTransactionRequest(
         transactional_id=scope.transactional_id,
         run_id=scope.run_id,
@@ -125,8 +122,8 @@ def decide(
         is_commit=True,
         producer_ids=tuple(_ranges(result.producer_id for result in found if result.producer_id >= 0)),
         partitions=tuple(
-            TransactionPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(numbers)))
-            for (topic, topic_id), numbers in sorted(partitions.items())
+            TransactionPartition(topic=topic, topic_id=topic_id, partition=partition)
+            for topic, topic_id, partition in sorted(partitions)
         ),
         rows=rows,
         payload_bytes=payload_bytes,

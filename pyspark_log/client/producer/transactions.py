@@ -35,7 +35,7 @@ from broker_runtime.contract.transactions import (
     EndTransactionResponse,
     GroupCommit,
     TransactionIdentity,
-    TransactionPartitions,
+    TransactionPartition,
 )
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
@@ -128,12 +128,12 @@ class TransactionManager:
         )
         return self._begin(request, attempt=attempt)
 
-    def end_attempt(self) -> tuple[int, int, tuple[TransactionPartitions, ...]]:
+    def end_attempt(self) -> tuple[int, int, tuple[TransactionPartition, ...]]:
         """Epoch, producer id (-1: the batch had been decided) and partitions of a transaction whose records are all
         acknowledged. Raises `ClientStateError` if one failed."""
         self.require("commit")
         assert self._identity is not None
-        attempt = self._identity.epoch, self._numbering.producer_id, _by_topic(self._numbering.sent_to)
+        attempt = self._identity.epoch, self._numbering.producer_id, _in_order(self._numbering.sent_to)
         self._numbering.end_transaction()
         self._identity = None
         self.state = TransactionState.READY
@@ -187,7 +187,7 @@ class TransactionManager:
             batch_id=identity.batch_id,
             is_commit=is_commit,
             producer_ids=((producer_id, producer_id),),
-            partitions=_by_topic(self._numbering.sent_to),
+            partitions=_in_order(self._numbering.sent_to),
             group=group,
         )
         try:
@@ -218,11 +218,9 @@ class TransactionManager:
         self.state = TransactionState.FATAL if is_fatal else TransactionState.ABORTABLE
 
 
-def _by_topic(queues: Mapping[PartitionQueue, bytes]) -> tuple[TransactionPartitions, ...]:
-    found: dict[tuple[str, bytes], list[int]] = {}
-    for queue, topic_id in queues.items():
-        found.setdefault((queue.topic, topic_id), []).append(queue.partition)
+def _in_order(queues: Mapping[PartitionQueue, bytes]) -> tuple[TransactionPartition, ...]:
+    found = sorted((queue.topic, topic_id, queue.partition) for queue, topic_id in queues.items())
     return tuple(
-        TransactionPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(partitions)))
-        for (topic, topic_id), partitions in sorted(found.items())
+        TransactionPartition(topic=topic, topic_id=topic_id, partition=partition)
+        for topic, topic_id, partition in found
     )

@@ -345,10 +345,14 @@ def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: py
         lock = threading.Lock()
         wake = threading.Condition(lock)
         batches: ClassVar[list[Any]] = [
-            SimpleNamespace(builder=None, frame=b"f", write_number=lambda: None, queue=SimpleNamespace(
-                topic="t", partition=0, topic_id=None, leader_epoch=0, leader=1
-            ))
-        ]  # fmt: skip
+            SimpleNamespace(
+                builder=None,
+                frame=b"f",
+                transaction=None,
+                write_number=lambda: None,
+                queue=SimpleNamespace(topic="t", partition=0, topic_id=None, leader_epoch=0, leader=1),
+            )
+        ]
 
         def outbox(self, broker_id: int) -> Any:
             return self

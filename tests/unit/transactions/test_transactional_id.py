@@ -26,7 +26,9 @@ PARTITIONS = (DecidedPartitions(topic="t", topic_id=bytes(16), partitions=(0, 1)
 DAY_MS = 86_400_000
 
 
-def begin(record: TransactionRecord | None, run_id: str = "r1", batch_id: int = NEXT_BATCH, *, now_ms: int = 0) -> Begun:
+def begin(
+    record: TransactionRecord | None, run_id: str = "r1", batch_id: int = NEXT_BATCH, *, now_ms: int = 0
+) -> Begun:
     return machine.begin(record, "a", run_id=run_id, batch_id=batch_id, timeout_ms=1000, keep_ms=DAY_MS, now_ms=now_ms)
 
 
