@@ -248,12 +248,15 @@ def test_damaged_log_is_not_left_to_others_whose_logs_have_failed(brokers, clock
     live_on(brokers, clock)
     state = brokers[1].full_state("t")
     assert (state.leader, state.isr, state.eligible) == (1, (1,), (2, 3))
-    restart_damaged(brokers[1], clean=True)
-    live_on(brokers, clock)
     if are_away:
         for number in (2, 3):
             brokers[number].stop(clean=False)
-        live_on({1: brokers[1]}, clock)
+    restart_damaged(brokers[1], clean=True)
+    there = {1: brokers[1]} if are_away else brokers
+    live_on(there, clock)
+    with pytest.raises(CorruptRecordError):
+        brokers[1].log.log_end_offset  # noqa: B018
+    live_on(there, clock)
     state = brokers[1].full_state("t")
     assert (state.isr, state.eligible, brokers[1].set_aside()) == ((1,), (2, 3), [])
     for number in (2, 3):
