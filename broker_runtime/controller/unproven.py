@@ -4,8 +4,8 @@
     nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, and of the
                                          ``last_known_eligible``, which belong to the complete set here
     nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`, if one of the set is
-                                         among them; a proven one that comes back meanwhile leads at once
-                                         (`election.elect`)
+                                         among them, even one that cannot open its log; a proven one that comes back
+                                         meanwhile leads at once (`election.elect`)
 
 This follows KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if
 it comes from the registration that is known here. A leader must answer, because its registration may be that of a dead
@@ -150,7 +150,7 @@ class UnprovenReplicas:
             return Decision(at.topic, at.partition, present, left)
         ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of and broker_id in members}
         is_complete = set(ends) == set(members)
-        if not is_complete and not (self._is_over(at, now_ms) and ends.keys() & set(state.unproven)):
+        if not is_complete and not (ends and self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
             return None
         replicas = cluster.topics[at.topic].record.assignment[at.partition]
         there = brokers.at(at.topic, at.partition)

@@ -77,6 +77,7 @@ class Faults(FaultInjector):
             "back and forth": directed.back_and_forth,
             "successor killed": directed.successor_killed,
             "failed one back first": directed.failed_one_back_first,
+            "failed ones outlive the others": directed.failed_ones_outlive_the_others,
             "leader lost in a move": directed.leader_lost_in_move,
             "outcome lost": directed.lose_outcome,
             "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),

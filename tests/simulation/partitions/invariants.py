@@ -517,7 +517,7 @@ class Invariants:
                 self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
             others = set(in_sync) - {broker_id, *self._unproven.get(key, ())}
-            stayed = [each for each in sorted(others) if self._has_stayed(each, node)]
+            stayed = [each for each in sorted(others) if self._has_stayed(each, node, self.committed[key].at)]
             # One that is eligible has all that was acknowledged, and need not know that it is in sync again by now.
             is_again = self._in_sync_as_eligible_us.get((broker_id, key), -1) >= node.started_us
             if broker_id in in_sync and stayed and not is_again:
@@ -527,13 +527,16 @@ class Invariants:
                     f"with {stayed}, who were registered all the time",
                 )
 
-    def _has_stayed(self, broker_id: int, returned: Node) -> bool:
-        """Whether the broker was registered, and served, all the time in which ``returned`` came back, and does not
-        stop. (The port of one that is registered and does not serve yet refuses, as that of a dead one.)"""
+    def _has_stayed(self, broker_id: int, returned: Node, at: TopicPartition) -> bool:
+        """Whether the broker was registered, and served, all the time in which ``returned`` came back, does not stop,
+        and its log has not failed. (The port of one that is registered and does not serve yet refuses, as that of a
+        dead one.)"""
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
         if broker_id in returned.unanswered:  # it may be dying, for all that can be seen
+            return False
+        if at in {TopicPartition(each.topic, each.partition) for each in other.life.hosting.failed_logs()}:
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id

@@ -52,6 +52,9 @@ _STEERED = {
     25: _Steered(kind="successor killed", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
     26: _Steered(kind="copy of a moment ago", beside=0, flush_modes=("ack",), is_busy=True, longer_us=20 * SECOND),
     28: _Steered(kind="failed one back first", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
+    29: _Steered(
+        kind="failed ones outlive the others", beside=0, flush_modes=("interval", "os", "ack"), longer_us=20 * SECOND
+    ),
 }
 """By the remainder that a seed leaves when divided by thirty."""
 

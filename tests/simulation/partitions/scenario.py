@@ -18,8 +18,10 @@ from broker_runtime.contract.requests import (
     PartitionMove,
     ReassignPartitionsRequest,
 )
+from broker_runtime.log.faulty_files import Fault
+from broker_runtime.zookeeper.znodes import DiskTroubles, broker_unwritable_path, from_json
 from tests.callers import CLIENT
-from tests.simulation.partitions.broker.disk import Copy
+from tests.simulation.partitions.broker.disk import LOG_SUFFIX, Copy
 from tests.simulation.partitions.broker.life import DATA
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.clients import Consumer, Producer
@@ -184,6 +186,17 @@ class Scenario:
     def kill(self, broker: str) -> None:
         self.node(broker).kill(power_lost=False)
 
+    @says(r"Broker (\d+) is killed, and has lost what a failed fsync left in its memory")
+    def kill_and_forget(self, broker: str) -> None:
+        self.node(broker).kill(power_lost=False, memory_lost=True)
+
+    @says(rf"The next fsync of {_AT} on broker (\d+) fails")
+    def fail_fsync(self, topic: str, number: str, broker: str) -> None:
+        at = TopicPartition(topic, int(number))
+        self.node(broker).files.faults.append(
+            Fault("sync", times=1, matches=lambda path: path.suffix == LOG_SUFFIX and path.parent.name == str(at))
+        )
+
     @says(rf"Brokers? {_BROKERS} loses? (?:its|their) power")
     def lose_power(self, ids: str) -> None:
         for broker_id in numbers(ids):
@@ -344,6 +357,16 @@ class Scenario:
             return any(life is not None and life.member.controller.is_active for life in lives)
 
         self.wait(is_so)
+
+    @says(rf"It is known that the log of {_AT} on broker (\d+) has failed")
+    def has_failed(self, topic: str, number: str, broker: str) -> None:
+        path = broker_unwritable_path(int(broker))
+
+        def is_known() -> bool:
+            node = self.world.zookeeper.find(path)
+            return node is not None and from_json(node.data, DiskTroubles, path).has_failed(topic, int(number))
+
+        self.wait(is_known)
 
     @says(rf"{_VALUES} (?:is|are) acknowledged")
     def acknowledged(self, values: str) -> None:

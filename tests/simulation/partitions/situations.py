@@ -24,6 +24,8 @@ SITUATIONS = (
     "successor killed before it commits",
     "failed one back first",
     "failed one back first, then one without power",
+    "failed ones outlive the others",
+    "failed ones outlive one that lost its power",
     "write that finds the disk full",
     "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",

@@ -147,6 +147,14 @@ def test_last_known_eligible_replica_alone_does_not_lead():
     assert cluster.decide(10 * PATIENCE_MS)[0] is None
 
 
+def test_last_known_eligible_replica_leads_when_the_log_of_the_only_one_in_sync_does_not_open():
+    """It is damaged, say. Nobody else is to be waited for."""
+    cluster = Cluster(live=(1, 2), in_sync=(1,), unproven=(1,), last_known=(2,))
+    cluster.answers = {1: None, 2: (4, 12)}
+    assert cluster.decide() == (None, RETRY_MS, [1, 2])
+    assert cluster.decide(PATIENCE_MS)[0] == (2, (2,), ())
+
+
 def test_member_whose_port_refuses_counts_as_absent():
     cluster = Cluster(live=(1, 2, 3))
     cluster.suspects = frozenset({2})

@@ -98,6 +98,16 @@ def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed)
     assert (unflushed.unproven, unflushed.eligible) == ((2, 3, (2,), ()), ())
 
 
+@pytest.mark.parametrize("in_sync", [(1, 2), (1, 2, 3)])
+def test_log_that_is_left_out_after_a_power_loss_is_asked_if_the_others_turn_out_to_have_less(unflushed, in_sync):
+    """Their disks may fail before it has caught up, and it may have been flushed by then."""
+    unflushed.put_state(in_sync, leader=2)
+    unflushed.register_other(2)
+    unflushed.start(boot_id="boot 2")
+    state = from_json(unflushed.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert (state.isr, state.eligible, state.last_known_eligible) == (in_sync[1:], (), (1,))
+
+
 def test_members_that_lost_power_lead_only_when_eligible_ones_do_not(unflushed):
     """Whoever handed over to them is eligible."""
     unflushed.put_state((1, 2), eligible=(3,))
