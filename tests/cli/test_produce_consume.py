@@ -420,3 +420,22 @@ def test_consume_waits_for_records_until_interrupted(
         os.kill(consumer.pid, number)
         _, said = consumer.communicate(timeout=LIMIT_S)
         assert (consumer.returncode, said) == (status, b"")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_time_that_no_reader_accepts_is_refused_and_not_stored(
+    pylog: Pylog, topic: str, tmp_path: Path, kind: str
+) -> None:
+    """W9: what is acknowledged can be read. 24:00:00 is no time of a day."""
+    name = f"{topic}-times"
+    pylog("topic", "create", name, "--schema", "t time")
+    file = tmp_path / f"times.{kind}"
+    if kind == "parquet":
+        times = pa.array([0, 86_400 * 10**9]).view(pa.time64("ns"))
+        pa.parquet.write_table(pa.table({"t": times}), file)
+    else:
+        file.write_text('{"t":"24:00:00"}\n' if kind == "jsonl" else "t\n24:00:00\n")
+    refused = pylog("produce", name, "--file", str(file), status=1 if kind != "jsonl" else 2)
+    assert "24:00:00" in refused.stderr
+    assert "No record was written" in refused.stderr
+    assert pylog("consume", name, *ALL, "-o", "jsonl").stdout == ""

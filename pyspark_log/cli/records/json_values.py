@@ -9,7 +9,7 @@
 | date                      | ``"2026-01-31"``; years beyond four digits with a sign, ``"+12026-01-31"``               |
 | timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is accepted                                |
 | timestamp_ntz             | the same without an offset                                                               |
-| time                      | ``"12:00:00.000000001"``                                                                 |
+| time                      | ``"12:00:00.000000001"``, up to ``"23:59:59.999999999"``                                 |
 | duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours, minutes accepted    |
 | array                     | a list                                                                                   |
 | map                       | a list of pairs, ``[["k", 1]]``; an object is accepted, too, if keys are text            |
@@ -34,6 +34,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from broker_runtime.contract.schema.validity import TIMES_ALLOWED, time_text
+
 Parse = Callable[[Any], Any]
 
 _DATE = r"(?P<year>[+-]\d{4,}|\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
@@ -41,7 +43,7 @@ _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>
 _OFFSET = r"(?P<zone>[Zz]|(?P<sign>[+-])(?P<zone_hour>\d\d)(?::?(?P<zone_minute>\d\d))?)?"
 _DATE_TEXT = re.compile(_DATE, re.ASCII)
 _TIMESTAMP_TEXT = re.compile(rf"{_DATE}[Tt ]{_CLOCK}{_OFFSET}", re.ASCII)
-_TIME_TEXT = re.compile(rf"(?P<minus>-)?{_CLOCK.replace('>', '>[0-9]*', 1)}", re.ASCII)
+_TIME_TEXT = re.compile(_CLOCK, re.ASCII)
 _DURATION_TEXT = re.compile(
     r"(?P<minus>-)?P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<second>\d+)(?:\.(?P<fraction>\d+))?S)?)?",
@@ -70,7 +72,7 @@ def to_json(array: pa.Array) -> list[Any]:
         zone = "" if kind.tz is None else "Z"
         return _each(lambda value: timestamp_text(value) + zone, array.view(pa.int64()))
     if pt.is_time64(kind):
-        return _each(_time_text, array.view(pa.int64()))
+        return _each(time_text, array.view(pa.int64()))
     if pt.is_duration(kind):
         return _each(_duration_text, array.view(pa.int64()))
     if pt.is_map(kind):
@@ -153,11 +155,6 @@ def timestamp_text(microseconds: int) -> str:
     seconds, rest = divmod(microseconds, 1_000_000)
     days, second_of_day = divmod(seconds, _DAY_S)
     return f"{_date_text(days)}T{_clock_text(second_of_day, _fraction(rest, 6))}"
-
-
-def _time_text(nanoseconds: int) -> str:
-    seconds, rest = divmod(abs(nanoseconds), 1_000_000_000)
-    return ("-" if nanoseconds < 0 else "") + _clock_text(seconds, _fraction(rest, 9))
 
 
 def _duration_text(microseconds: int) -> str:
@@ -365,7 +362,9 @@ def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
 
 def _time(text: str, path: str) -> int:
     parts = _match(_TIME_TEXT, text, path, "12:00:00.000000001")
-    return _clock(parts, text, path, 9) * (-1 if parts["minus"] else 1)
+    if int(parts["hour"]) > 23:
+        raise ValueError(f"column {path!r}: {text!r:.80} is not a time: {TIMES_ALLOWED}")
+    return _clock(parts, text, path, 9)
 
 
 def _duration(text: str, path: str) -> int:

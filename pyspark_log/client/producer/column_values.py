@@ -14,7 +14,7 @@ datetime's time of day, and take a naive datetime for UTC. Only floats are round
 | date                       | date (no datetime), datetime64 of whole days; int: days since 1970                   |
 | timestamp                  | aware datetime; int: µs since 1970                                                   |
 | timestamp_ntz              | naive datetime, datetime64 of whole µs; int: µs                                      |
-| time                       | time without a zone; int: ns since midnight                                          |
+| time                       | time without a zone; int: ns since midnight, less than a day                         |
 | duration                   | timedelta, timedelta64 of whole µs; int: µs                                          |
 | array                      | any iterable but text, bytes and mappings                                            |
 | map                        | a mapping, or an iterable of pairs                                                   |
@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.schema.validity import DAY_NS, TIMES_ALLOWED
 from broker_runtime.contract.suggestion import suggestion
 
 Check = Callable[[Any], Any]
@@ -187,13 +188,15 @@ def _whole(value: np.datetime64 | np.timedelta64, unit: str, name: str) -> int |
     return int(converted.astype(np.int64)) if converted == value else None
 
 
-def _counted(value: Any, kind: object, path: str, limits: tuple[int, int], taken: str) -> int:
+def _counted(
+    value: Any, kind: object, path: str, limits: tuple[int, int], taken: str, why: str = ": out of range"
+) -> int:
     """A number of units, as Arrow itself takes it."""
     number = _index(value)
     if number is None:
         _refuse(path, kind, value, f"; it takes {taken}")
     if not limits[0] <= number < limits[1]:
-        _refuse(path, kind, value, ": out of range")
+        _refuse(path, kind, value, why)
     return number
 
 
@@ -245,7 +248,7 @@ def _time(kind: Any, path: str) -> Check:
                 _refuse(path, kind, value, "; take its time zone away")
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return (seconds * 1_000_000 + value.microsecond) * 1000
-        return _counted(value, kind, path, _INT64, "a time")
+        return _counted(value, kind, path, (0, DAY_NS), "a time", f": it takes {TIMES_ALLOWED}, 0 to {DAY_NS - 1} ns")
 
     return check
 
