@@ -23,6 +23,7 @@ from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.frame.verify import check_chunk, check_columns, check_crc
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.schema.cast import check_nulls
+from broker_runtime.contract.schema.validity import find_bad_value
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 _OUT_OF_MEMORY = ("not enough memory", "ERROR_allocation_failed")
@@ -186,8 +187,18 @@ def _validated(column: pa.Array, field: pa.Field, required_inside: bool) -> pa.A
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, SchemaMismatchError) as error:
-        raise CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}") from None
+        raise _of_values(column, field, error) from None
     return column
+
+
+def _of_values(column: pa.Array, field: pa.Field, error: Exception) -> CorruptRecordError:
+    """The checksums are right. If the buffers hold together, it is the producer that did not check a value."""
+    bad = find_bad_value(column, field)
+    if bad is None:
+        return CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}")
+    corrupt = CorruptRecordError(f"row {bad.row} holds a value that no reader accepts ({bad})")
+    corrupt.unreadable = bad.row, str(bad)
+    return corrupt
 
 
 def _batch(found: dict[int, pa.Array], latest: TopicSchema, ids: list[int], header: FrameHeader) -> pa.RecordBatch:
