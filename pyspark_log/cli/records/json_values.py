@@ -52,6 +52,7 @@ _DURATION_TEXT = re.compile(
 _DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _DAY_S = 86_400
+_MOST_DIGITS = 4_000  # Python itself refuses more than 4,300
 
 
 # --- JSON from columns --------------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ def load_json(text: bytes) -> Any:
     """Parses ``text`` (UTF-8). Numbers with a point become `Decimal`. Raises `ValueError`, also if an object has a name
     twice, because one of the two values would be lost."""
     try:
-        return json.loads(text.decode(), parse_float=_number, object_pairs_hook=_object)
+        return json.loads(text.decode(), parse_float=_number, parse_int=_whole_number, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -179,6 +180,12 @@ def _number(text: str) -> Decimal:
         return Decimal(text)
     except InvalidOperation:
         raise ValueError(f"the number {text[:40]} is out of range") from None
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(text.lstrip('-')):,} digits, more than any column takes")
+    return int(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -348,9 +355,10 @@ def _units(fraction: str, text: str, path: str, digits: int) -> int:
 
 def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
     parts = _match(_TIMESTAMP_TEXT, text, path, "2026-01-31T12:00:00" + ("Z" if is_instant else ""))
-    if is_instant != bool(parts["zone"]):
-        hint = "add an offset, for example 2026-01-31T12:00:00Z" if is_instant else "remove the offset"
-        raise ValueError(f"column {path!r}: {text!r:.80}: {hint}")
+    if is_instant and not parts["zone"]:
+        raise ValueError(f"column {path!r} needs a time zone; {text:.80} has none: add Z, or an offset like +02:00")
+    if parts["zone"] and not is_instant:
+        raise ValueError(f"column {path!r} takes no time zone; {text:.80} has one")
     if int(parts["hour"]) > 23:
         raise ValueError(f"column {path!r}: {text!r:.80} is not a time")
     if int(parts["zone_hour"] or 0) > 23 or int(parts["zone_minute"] or 0) > 59:

@@ -173,8 +173,15 @@ def _decimal(kind: Any, path: str) -> Check:
         assert isinstance(exponent, int)  # it is a letter if the number is not finite
         text = "".join(map(str, digits)).lstrip("0")
         after_point = -exponent - (len(text) - len(text.rstrip("0")))
-        if text and (after_point > scale or len(text) + exponent > precision - scale):
-            _refuse(path, kind, value, f": it has up to {precision - scale} digits before and {scale} after the point")
+        for has, room, where in (
+            (after_point, scale, "after"),
+            (len(text) + exponent, precision - scale, "before"),
+        ):
+            if text and has > room:
+                had = f"{has:,} digit{'' if has == 1 else 's'} {where} the point"
+                raise SchemaMismatchError(
+                    f"column {path!r} takes decimal({precision},{scale}); {number!s:.80} has {had}"
+                )
         return number if text else Decimal(0)
 
     return check
@@ -227,9 +234,13 @@ def _timestamp(kind: Any, path: str) -> Check:
             if value != value or getattr(value, "nanosecond", None):  # pandas' NaT, and its nanoseconds
                 _refuse(path, kind, value, ", which is no whole number of µs")
             is_aware = value.utcoffset() is not None
-            if is_aware != is_instant:
-                hint = "take its time zone away" if is_aware else "give it a time zone: datetime.now(timezone.utc)"
-                _refuse(path, kind, value, f"; {hint}")
+            if is_instant and not is_aware:
+                raise SchemaMismatchError(
+                    f"column {path!r} needs a time zone; {value.isoformat()} has none. Give an aware datetime, for "
+                    "example datetime.now(timezone.utc)"
+                )
+            if is_aware and not is_instant:
+                raise SchemaMismatchError(f"column {path!r} takes no time zone; {value.isoformat()} has one")
             return (value - (_EPOCH if is_instant else _EPOCH_NAIVE)) // _MICROSECOND
         if isinstance(value, np.datetime64):
             microseconds = None if is_instant else _whole(value, "us", "datetime64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -263,3 +264,18 @@ def test_json_is_utf8() -> None:
     """A file in UTF-16 without a byte order mark is refused: its first line would parse, and its second would not."""
     with pytest.raises(ValueError, match="column 2"):
         load_json('{"a": 1}'.encode("utf-16-le"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("timestamp", '"2026-01-01T00:00:00"', "column 'c' needs a time zone; 2026-01-01T00:00:00 has none"),
+        ("timestamp_ntz", '"2026-01-01T00:00:00Z"', "column 'c' takes no time zone; 2026-01-01T00:00:00Z has one"),
+        ("int", "-" + "7" * 5000, "a number has 5,000 digits, more than any column takes"),
+        ("time", '"24:00:00"', "'24:00:00' is not a time: 00:00:00 to 23:59:59.999999999"),
+    ],
+)
+def test_refusal_of_text_is_in_plain_words(kind: str, text: str, message: str) -> None:
+    """It names column and text, and says what is missing."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        row_parser(check_topic_schema(parse_schema(f"c {kind}")))(load_json(f'{{"c": {text}}}'.encode()))
