@@ -1,6 +1,7 @@
 """Who leads after a power loss, where a member's log may lack what was acknowledged (`PartitionState.unproven`).
 
-    a proven one leads, and answers      the unproven members leave the in-sync set, and join when they have caught up
+    a proven one leads, and its log      the unproven members leave the in-sync set, and join when they have caught up
+    is in its answer
     nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, and of the
                                          ``last_known_eligible``, which belong to the complete set here
     nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`, if one of the set is
@@ -9,9 +10,10 @@
 
 This follows KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if
 it comes from the registration that is known here. A leader must answer, because its registration may be that of a dead
-process whose session has not timed out yet. A broker that does not answer, or cannot open its log, is waited for like
-one that is not back, and counts as having nothing when the time is over. The time runs from when this controller first
-saw the partition in this condition; it is an argument.
+process whose session has not timed out yet, and its log must be in the answer, because it may turn out to be damaged:
+then the unproven ones have what is left of the partition. A broker that does not answer, or cannot open its log, is
+waited for like one that is not back, and counts as having nothing when the time is over. The time runs from when this
+controller first saw the partition in this condition; it is an argument.
 """
 
 from __future__ import annotations
@@ -143,7 +145,7 @@ class UnprovenReplicas:
     ) -> Decision | None:
         state, members = present.state, _members(present.state)
         if state.leader is not None:
-            if not brokers.is_led(state) or state.leader not in answers:
+            if not brokers.is_led(state) or at not in answers.get(state.leader, {}):
                 return None
             in_sync = tuple(member for member in state.isr if member not in state.unproven)
             left = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch)

@@ -432,4 +432,13 @@ CONTROLLER: Final = (
         tests=("tests/unit/controller/test_election.py",),
         simulation="partitions",
     ),
+    Mutant(
+        name="unproven_leave_to_a_leader_that_cannot_open_its_log",
+        file="broker_runtime/controller/unproven.py",
+        old="at not in answers.get(state.leader, {})",
+        new="state.leader not in answers",
+        breaks="Members that lost their power leave the in-sync set only to a leader whose log is open and sound.",
+        tests=("tests/unit/controller/test_unproven.py",),
+        simulation="partitions",
+    ),
 )

@@ -259,11 +259,15 @@ class Scenario:
         node.files.put_in(taken)
         node.claimed_durable = {}
 
-    @says(rf"A bit of the log of {_AT} on broker (\d+) flips")
-    def flip(self, topic: str, number: str, broker: str) -> None:
-        """In its first frame."""
+    @says(rf"A bit of (?:(\w+) in )?the log of {_AT} on broker (\d+) flips")
+    def flip(self, value: str | None, topic: str, number: str, broker: str) -> None:
+        """In the frame with that value, or in the first."""
         node = self.node(broker)
-        frame = node.disk.logs[TopicPartition(topic, int(number))].frames[0]
+        frame = next(
+            each
+            for each in node.disk.logs[TopicPartition(topic, int(number))].frames
+            if value is None or value in self.world.history.batches[each.body].values
+        )
         node.files.damage(frame.segment, frame.end_position - 1, 1)
         self.world.invariants.damaged_by_fault(node, frame.segment, frame.end_position - 1)
 

@@ -192,6 +192,16 @@ def test_members_that_lost_power_stay_while_the_leader_does_not_answer():
     assert cluster.decide(2 * PATIENCE_MS)[0] == (2, (2,), ())
 
 
+def test_members_that_lost_power_stay_while_the_leaders_log_is_not_open():
+    """It may be damaged, still be loading, or not be hosted yet: then they have what is left of the partition."""
+    cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
+    cluster.answers = {1: None}
+    assert cluster.decide() == (None, RETRY_MS, [1])
+    assert cluster.decide(10 * PATIENCE_MS)[0] is None
+    cluster.answers = {1: (4, 10)}
+    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] == (1, (1, 3), ())
+
+
 def test_broker_is_asked_for_many_partitions_in_several_requests(monkeypatch):
     """A broker accepts no longer list; partitions that it does not answer are left undecided, and nothing else is."""
     monkeypatch.setattr(requests, "MOST_ENTRIES", 2)
