@@ -29,7 +29,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey, portions
 from broker_runtime.controller.controller import Decision
-from broker_runtime.controller.election import Electorate, elect_most_complete
+from broker_runtime.controller.election import Electorate, LogReach, elect_most_complete
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState
 
@@ -108,9 +108,9 @@ class UnprovenReplicas:
 
     def _answers(
         self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
-    ) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
+    ) -> dict[int, dict[TopicPartition, LogReach]]:
         """How far the logs of each broker go that answers."""
-        answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        answers: dict[int, dict[TopicPartition, LogReach]] = {}
 
         def ask(broker_id: int, epoch: int, keys: Collection[PartitionKey]) -> None:
             for some in portions(keys):
@@ -118,7 +118,9 @@ class UnprovenReplicas:
                 if response is None or response.broker_epoch != epoch:
                     return
                 answers[broker_id] = answers.get(broker_id, {}) | {
-                    TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
+                    TopicPartition(each.topic, each.partition): LogReach(
+                        each.leader_epoch, each.log_end, each.log_start
+                    )
                     for each in response.partitions
                 }
 
@@ -139,7 +141,7 @@ class UnprovenReplicas:
         present: VersionedState,
         cluster: ClusterState,
         brokers: Electorate,
-        answers: Mapping[int, Mapping[TopicPartition, tuple[int, int]]],
+        answers: Mapping[int, Mapping[TopicPartition, LogReach]],
         controller_epoch: int,
         now_ms: int,
     ) -> Decision | None:
@@ -166,7 +168,7 @@ class UnprovenReplicas:
             topic=at.topic,
             partition=at.partition,
             leader=chosen.leader,
-            ends=ends,
+            ends={broker_id: tuple(reach) for broker_id, reach in ends.items()},
             not_heard=[member for member in members if member not in ends],
         )
         return Decision(at.topic, at.partition, present, chosen)
