@@ -55,7 +55,7 @@ def test_power_loss_marks_nobody_when_records_are_flushed_before_they_are_acknow
 
 @pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
 def test_broker_that_leaves_the_set_after_a_power_loss_is_eligible_only_if_records_are_flushed(flush_mode, eligible):
-    """The other one is up, and has all."""
+    """The other one is up, and has all. If it were eligible for a moment, it would be last known eligible."""
     broker = Broker()
     broker.start()
     broker.write()
@@ -64,6 +64,8 @@ def test_broker_that_leaves_the_set_after_a_power_loss_is_eligible_only_if_recor
     broker.stop(clean=False)
     broker.start(boot_id="another boot")
     assert (broker.state[2], broker.eligible) == ((2,), eligible)
+    state = from_json(broker.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert state.last_known_eligible == ()
 
 
 @pytest.mark.parametrize(("flush_mode", "last_known"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
