@@ -56,7 +56,12 @@ _STEERED = {
     26: _Steered(kind="copy of a moment ago", beside=0, flush_modes=("ack",), is_busy=True, longer_us=20 * SECOND),
     28: _Steered(kind="failed one back first", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
     29: _Steered(
-        kind="target without power", beside=0, flush_modes=("interval", "os"), replicas=2, longer_us=20 * SECOND
+        kind="target without power",  # which leaves one replica
+        beside=0,
+        flush_modes=("interval", "os"),
+        replicas=2,
+        min_in_sync=(None,),
+        longer_us=20 * SECOND,
     ),
 }
 """By the remainder that a seed leaves when divided by thirty."""
