@@ -41,14 +41,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
-NOTHING: Final = (-1, 0)
-"""How far a log without records goes: the leader epoch of its last record, and its end."""
+
+class LogReach(NamedTuple):
+    """How far a log goes; see `LogEnd`."""
+
+    leader_epoch: int
+    log_end: int
+    log_start: int = 0
+
+
+NOTHING: Final = LogReach(-1, 0)
+"""How far a log goes that never had a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,21 +181,26 @@ def elect_most_complete(
     replicas: Sequence[int],
     brokers: Electorate,
     controller_epoch: int,
-    ends: Mapping[int, tuple[int, int]],
+    ends: Mapping[int, LogReach],
 ) -> PartitionState | None:
     """The state in which the one leads, and is alone in sync, whose log goes furthest of the unproven members and the
     last known eligible ones; None: none lives.
 
-    ``ends``: (leader epoch of the last record, log end offset) of each log; one without an entry has nothing. Of
-    two logs the one with the higher pair holds everything that either knew to be committed (`replication.divergence`).
-    Equals lead in the usual order.
+    ``ends``: how far each log goes; one without an entry has nothing. Of two logs the one with the higher pair of
+    leader epoch and end holds everything that either knew to be committed (`replication.divergence`). But a log that
+    ends below another's start lacks what was committed, and deleted there: it does not lead, or offsets would be given
+    again. (Its epoch may be higher: a replica that begins at its leader's start knows none.) Equals lead in the usual
+    order.
     """
     doubtful = {*current.unproven, *current.last_known_eligible}.difference(current.lost)
     candidates = brokers.of([broker_id for broker_id in replicas if broker_id in doubtful])
     if not candidates:
         return None
-    most = max(ends.get(broker_id, NOTHING) for broker_id in candidates)
-    leader = brokers.first([broker_id for broker_id in candidates if ends.get(broker_id, NOTHING) == most])
+    known = {broker_id: ends.get(broker_id, NOTHING) for broker_id in candidates}
+    deleted = max(reach.log_start for reach in known.values())
+    pairs = {b: (reach.leader_epoch, reach.log_end) for b, reach in known.items() if reach.log_end >= deleted}
+    most = max(pairs.values())
+    leader = brokers.first([broker_id for broker_id, pair in pairs.items() if pair == most])
     return _alone(leader, current, brokers, controller_epoch)
 
 

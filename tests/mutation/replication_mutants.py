@@ -22,7 +22,7 @@ REPLICATION: Final = (
     Mutant(
         name="acknowledged_before_the_fsync",
         file="broker_runtime/replication/partition.py",
-        old=('        if self.log.config.flush_mode == "ack":\n            try:'),
+        old=("        if self.log.waits_for_device:\n            try:"),
         new=("        if False:\n            try:"),
         breaks="With flush.mode=ack only records on the device are acknowledged.",
         tests=(

@@ -217,6 +217,55 @@ class Directed:
         )
         self.when(is_moving, lambda: self._later(self._rng.randrange(500 * MS), strike), 3 * SECOND)
 
+    def target_without_power(self, node: Node) -> None:
+        """A partition moves to another broker. As soon as that one is in sync, and before the move is through, all
+        brokers are killed; its machine loses its power, and it is back before the others, who have all."""
+        world = self._world
+        chosen = [
+            (at, state, spare)
+            for at, state in self._led()
+            for spare in self._running()
+            if spare.broker_id not in world.states.topics[at.topic].assignment[at.partition]
+            and all(each.isr != (spare.broker_id,) for each in world.states.partitions.values())
+        ]
+        is_calm = not (world.is_recovering or world.network.is_cut_anywhere or world.zookeeper.is_down)
+        is_quiet = world.scheduler.now_us < world.quiet_until_us
+        if (
+            not chosen
+            or not is_calm
+            or is_quiet
+            or not all(each.is_up and each.is_well for each in world.nodes.values())
+        ):
+            return
+        at, state, spare = self._rng.choice(chosen)
+        leader = world.nodes[state.leader]
+        world.trace.fault("target of a move loses its power", spare.actor, str(at))
+
+        def strike() -> None:
+            present = world.states.state(at)
+            is_moving = at.partition in world.states.topics[at.topic].reassignments
+            if not is_moving or present is None or spare.broker_id not in present.isr or present.unproven:
+                return
+            world.trace.situation("target of a move loses its power as it arrives")
+            for each in world.nodes.values():
+                each.kill(power_lost=each is spare)
+                each.start(self._rng.randrange(SECOND) if each is spare else self._rng.randrange(4, 8) * SECOND)
+            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
+
+        self._at_state_write(
+            world.zookeeper.after_transaction,
+            leader.actor,
+            "in-sync",
+            lambda client: world.scheduler.after(0, "net", strike),
+            lambda written: spare.broker_id in written.isr,
+        )
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=(spare.broker_id,))
+        world.call_controller(
+            lambda life: life.movements.reassign_partitions(CLIENT, ReassignPartitionsRequest(moves=(move,))),
+            on_answer=lambda answer: None,
+            on_failure=lambda reason: None,
+        )
+
     # --- failed fsyncs ----------------------------------------------------------------------------------------------
 
     def successor_killed(self, node: Node) -> None:

@@ -351,16 +351,15 @@ class Invariants:
                 self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
 
-    def _require_furthest(self, at: TopicPartition, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
-        """All that may be lost is what no disk has left: who leads has the log that goes furthest."""
-        ends = {
-            broker_id: (frames[-1].header.leader_epoch, frames[-1].next_offset) if frames else (-1, 0)
-            for broker_id, frames in left.items()
-        }
+    @staticmethod
+    def _require_furthest(committed: Committed, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
+        """All that may be lost is what no disk has left: who leads has as much of what is committed as anybody."""
+        ends = {broker_id: committed.reached_by(frames) for broker_id, frames in left.items()}
         if leader not in ends or ends[leader] < max(ends.values()):
             raise ViolationError(
-                7, f"{at}: broker {leader} was elected after all in sync lost their power; their logs go to {ends}"
-            )
+                7, f"{committed.at}: broker {leader} was elected after all in sync lost their power; committed up to "
+                f"{committed.end} was what the disk of each had up to {ends}"
+            )  # fmt: skip
 
     @staticmethod
     def _on_the_device(node: Node, at: TopicPartition) -> Sequence[StoredFrame]:
@@ -396,7 +395,7 @@ class Invariants:
             self._takes_part(leader) and change.key in self._left_by_power_loss
         ):  # else it is dead itself, and never leads
             left = self._left_by_power_loss.pop(change.key)
-            self._require_furthest(change.at, leader, left)
+            self._require_furthest(committed, leader, left)
             self._lost_rightly(change.key, committed, left[leader])
 
     def _require_left_to_somebody(self, change: StateChange) -> None:

@@ -7,10 +7,12 @@ scenario is not true. Everything that the checker looks at in random runs is loo
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     AlterConfigRequest,
@@ -286,13 +288,38 @@ class Scenario:
         node.files.put_in(taken)
         node.claimed_durable = {}
 
-    @says(rf"A bit of the log of {_AT} on broker (\d+) flips")
-    def flip(self, topic: str, number: str, broker: str) -> None:
-        """In its first frame."""
+    @says(rf"A bit of (?:(\w+) in )?the log of {_AT} on broker (\d+) flips")
+    def flip(self, value: str | None, topic: str, number: str, broker: str) -> None:
+        """In the frame with that value, or in the first."""
         node = self.node(broker)
-        frame = node.disk.logs[TopicPartition(topic, int(number))].frames[0]
+        frame = next(
+            each
+            for each in node.disk.logs[TopicPartition(topic, int(number))].frames
+            if value is None or value in self.world.history.batches[each.body].values
+        )
         node.files.damage(frame.segment, frame.end_position - 1, 1)
         self.world.invariants.damaged_by_fault(node, frame.segment, frame.end_position - 1)
+
+    @says(rf"The leader of {_AT} deletes the records below (\d+)")
+    def delete_records(self, topic: str, number: str, offset: str) -> None:
+        """Its followers need not have heard of it when this returns."""
+        at, record = TopicPartition(topic, int(number)), self.world.states.topics[topic]
+        state = self.world.states.state(at)
+        life = None if state is None or state.leader is None else self.node(state.leader).life
+        assert life is not None
+        partition = life.registry.find(topic, at.partition, record.topic_id)
+        committed = self.world.invariants.of((record.topic_id, at.partition), at)
+        committed.log_start = max(int(offset), committed.log_start)
+
+        is_done: list[bool] = []
+
+        def delete() -> None:
+            with contextlib.suppress(RequestTimedOutError):
+                partition.delete_records(int(offset), timeout_s=0)
+            is_done.append(True)
+
+        self.world.scheduler.after(0, life.actor, delete, thread="produce")
+        self.wait(lambda: bool(is_done))
 
     @says(rf"An operator decides that {_AT} is led without who has all of it")
     def elect_unclean(self, topic: str, number: str) -> None:

@@ -40,4 +40,6 @@ SITUATIONS = (
     "acknowledged records lost, rightly",
     "producer begins anew",
     "leader lost during a move",
+    "target of a move loses its power as it arrives",
+    "who kept its power is damaged, who lost it has all",
 )

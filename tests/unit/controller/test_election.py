@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_runtime.controller.election import Electorate, elect, elect_most_complete, prefer
+from broker_runtime.controller.election import Electorate, LogReach, elect, elect_most_complete, prefer
 from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
 
@@ -364,11 +364,19 @@ def test_leadership_does_not_return_to_a_member_that_lost_power():
         ({1: (4, 90), 2: (4, 12), 3: (5, 11)}, 3),
         ({1: (4, 12), 2: (4, 12), 3: (4, 11)}, 1),
         ({2: (-1, 0), 3: (0, 1)}, 3),
+        ({1: (2, 3), 2: (4, 6, 6)}, 2),
+        ({1: (2, 3), 2: (-1, 6, 6)}, 2),
+        ({1: (4, 6), 2: (4, 6, 6)}, 1),
+        ({1: (4, 6), 2: (-1, 6, 6)}, 1),
+        ({1: (4, 8), 2: (4, 7, 6)}, 1),
+        ({1: (4, 5), 2: (4, 7, 6), 3: (4, 8, 2)}, 3),
         ({}, 1),
     ],
 )
 def test_longest_log_of_members_that_lost_power_leads_alone(ends, leader):
-    """The leader epoch of the last record decides, then the log end, then the order of the assignment."""
+    """The leader epoch decides, then the log end, then the order of the assignment. But a log that ends below another's
+    start lacks what was committed."""
+    ends = {broker_id: LogReach(*end) for broker_id, end in ends.items()}
     back = state(None, 5, (1, 2, 3), unproven=(1, 2, 3))
     live = {1: 7, 2: 8, 3: 9}
     chosen = elect_most_complete(back, (1, 2, 3), Electorate(live), 3, ends)
@@ -377,7 +385,7 @@ def test_longest_log_of_members_that_lost_power_leads_alone(ends, leader):
 
 def test_longest_log_does_not_lead_when_it_is_gone():
     back = state(None, 5, (1, 2), unproven=(1, 2))
-    ends = {1: (4, 10), 2: (4, 12)}
+    ends = {1: LogReach(4, 10), 2: LogReach(4, 12)}
     assert elect_most_complete(back, (1, 2), Electorate({1: 7}), 3, ends) == state(1, 6, (1,), 7, 3)
     assert elect_most_complete(back, (1, 2), Electorate({}), 3, ends) is None
 

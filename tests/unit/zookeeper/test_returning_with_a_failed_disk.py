@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.controller.election import Electorate, elect, elect_most_complete
+from broker_runtime.controller.election import Electorate, LogReach, elect, elect_most_complete
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.znodes import (
     DiskTroubles,
@@ -186,7 +186,8 @@ def test_power_loss_of_the_only_one_in_sync_has_it_compared_with_those_that_fail
     state = found(broker)
     live = Electorate({1: 1, 2: 1})
     assert elect(state, (1, 2, 3), live, 5) is None
-    for ends, leader in (({1: (0, 5), 2: (0, 7)}, 2), ({1: (1, 5), 2: (0, 7)}, 1)):
+    for one, other, leader in (((0, 5), (0, 7), 2), ((1, 5), (0, 7), 1)):
+        ends = {1: LogReach(*one), 2: LogReach(*other)}
         chosen = elect_most_complete(state, (1, 2, 3), live, 5, ends)
         assert (chosen.leader, chosen.isr, chosen.last_known_eligible) == (leader, (leader,), ())
 

@@ -60,6 +60,21 @@ def test_power_loss_marks_nobody_when_records_are_flushed_before_they_are_acknow
     assert broker.unproven == (1, 3, (1, 2, 3), ())
 
 
+@pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
+def test_broker_that_leaves_the_set_after_a_power_loss_is_eligible_only_if_records_are_flushed(flush_mode, eligible):
+    """The other one is up, and has all. If it were eligible for a moment, it would be last known eligible."""
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state((1, 2), leader=2, flush_mode=flush_mode)
+    broker.register_other(2)
+    broker.stop(clean=False)
+    broker.start(boot_id="another boot")
+    assert (broker.state[2], broker.eligible) == ((2,), eligible)
+    state = from_json(broker.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert state.last_known_eligible == ()
+
+
 @pytest.mark.parametrize(("flush_mode", "last_known"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
 def test_replica_that_lost_power_stays_eligible_only_if_records_are_flushed(flush_mode, last_known):
     """Otherwise it is asked how far its log goes if nobody has all."""
