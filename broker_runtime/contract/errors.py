@@ -224,9 +224,14 @@ class FencedInstanceIdError(FencedError):
 
 
 class CorruptRecordError(PylogError):
-    """A frame, file or message failed its checks."""
+    """A frame, file or message failed its checks.
+
+    ``unreadable``: the row in the frame and the value, if the bytes are as their producer sent them and a value is none
+    of its column's type.
+    """
 
     code = "CORRUPT_MESSAGE"
+    unreadable: tuple[int, str] | None = None
 
 
 class DataLossError(PylogError):

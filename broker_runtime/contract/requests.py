@@ -203,12 +203,15 @@ class LogEndsRequest(Request, frozen=True, kw_only=True):
 
 
 class LogEnd(Message, frozen=True, kw_only=True):
-    """``leader_epoch``: of the log's last record; -1: it has none."""
+    """``leader_epoch``: the newest one up to whose beginning, at least, the log has everything; that of its last record
+    as a rule, and also where that record was deleted; -1: it knows of none. What is below ``log_start`` was committed,
+    and deleted."""
 
     topic: Name
     partition: PartitionNumber
     leader_epoch: Int32
     log_end: Int64
+    log_start: Int64 = 0
 
 
 class LogEndsResponse(Message, frozen=True, kw_only=True):

@@ -73,9 +73,7 @@ class Decisions:
     def _finish_moves(self, cluster: ClusterState, brokers: Electorate, controller_epoch: int) -> ClusterState:
         written: list[str] = []
         for name, topic in sorted(cluster.topics.items()):
-            step = None
-            if topic.record.reassignments:
-                step = finish(topic, brokers.live, controller_epoch, brokers.disks)
+            step = finish(topic, brokers, controller_epoch) if topic.record.reassignments else None
             if step is not None:
                 written.append(name)
                 with contextlib.suppress(BadVersionError):

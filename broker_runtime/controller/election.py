@@ -8,7 +8,8 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
     preferred            the first replica, where it lives and is in sync (`prefer`)
 
 A broker whose disk takes no records of the partition comes last: it leads only if no other in-sync replica can. Before
-it comes one that has not answered yet.
+it comes one that has not answered yet. One whose log has failed (`DiskTroubles.failed`) does not lead: the log is
+offline, and may have less when it is opened again.
 
 Beyond Kafka's rules:
 
@@ -25,7 +26,10 @@ Beyond Kafka's rules:
   (`elect_most_complete`), theirs or that of a ``PartitionState.last_known_eligible``. Until then nobody leaves that
   in-sync set: its apparent leader may have lost power, too.
 - Dead or stopping brokers leave the in-sync sets of partitions that others lead, so that commits need not wait until
-  the leader finds that they lag. The leader epoch does not change then.
+  the leader finds that they lag. The leader epoch does not change then. So do those whose logs have failed, as in Kafka
+  when a log directory goes offline; they are eligible then, until the leader commits something.
+- Nobody leaves a set to members whose logs have all failed: if those that would leave come back first, they lead. (A
+  leader whose log has failed hands over by itself.)
 - Nobody leaves a set to members none of which has answered yet (`Electorate.doubtful`). All may have died together, and
   only their sessions still live: then nothing was committed without those that would leave, and whichever of them comes
   back first may lead.
@@ -37,14 +41,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
-NOTHING: Final = (-1, 0)
-"""How far a log without records goes: the leader epoch of its last record, and its end."""
+
+class LogReach(NamedTuple):
+    """How far a log goes; see `LogEnd`."""
+
+    leader_epoch: int
+    log_end: int
+    log_start: int = 0
+
+
+NOTHING: Final = LogReach(-1, 0)
+"""How far a log goes that never had a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,8 @@ class Electorate:
     ``stopping``: they lead and are in sync only if nobody else can. ``suspects``: probably dead. They lead nothing new,
     and lose what another broker can take over; the rest is left to them, in case they live. ``doubtful``: their ports
     refuse, perhaps because they are just starting. ``disks``: what brokers report of disks that take no records;
-    ``unfit``: those of the partition's brokers that reported one (see `at`).
+    ``unfit``: those of the partition's brokers that reported one (see `at`). ``failed``: those of them that reported
+    that the partition's log has failed; ``perhaps_failed``: those of these that had too many to name.
     """
 
     live: Mapping[int, int]
@@ -63,16 +77,22 @@ class Electorate:
     doubtful: frozenset[int] = frozenset()
     disks: Mapping[int, DiskTroubles] = field(default_factory=dict)
     unfit: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+    perhaps_failed: frozenset[int] = frozenset()
 
     def at(self, topic: str, partition: int) -> Electorate:
         """The brokers as they count for this partition."""
-        unfit = frozenset(broker_id for broker_id, disks in self.disks.items() if disks.concerns(topic, partition))
-        return self if unfit == self.unfit else replace(self, unfit=unfit)
+        failed = frozenset(broker_id for broker_id, disks in self.disks.items() if disks.has_failed(topic, partition))
+        full = frozenset(broker_id for broker_id, disks in self.disks.items() if disks.concerns(topic, partition))
+        perhaps_failed = frozenset(broker_id for broker_id in failed if self.disks[broker_id].failed is None)
+        if (full | failed, failed, perhaps_failed) == (self.unfit, self.failed, self.perhaps_failed):
+            return self
+        return replace(self, unfit=full | failed, failed=failed, perhaps_failed=perhaps_failed)
 
     def first(self, candidates: Sequence[int]) -> int:
         """The one of them that leads: the first whose disk takes records and that answers, otherwise the first whose
-        disk takes records, otherwise the first."""
-        return min(candidates, key=lambda broker_id: (broker_id in self.unfit, broker_id in self.doubtful))
+        disk takes records, otherwise the first whose log has not failed, otherwise the first."""
+        return min(candidates, key=lambda each: (each in self.failed, each in self.unfit, each in self.doubtful))
 
     def is_led(self, state: PartitionState) -> bool:
         """Whether the leader is registered in the epoch in which it was elected."""
@@ -117,33 +137,38 @@ def elect(
             leader_broker_epoch=brokers.live[leader],
         )
     with_log = [broker_id for broker_id in replicas if broker_id not in current.lost]
+    intact = [broker_id for broker_id in with_log if broker_id not in brokers.failed]
     proven = [broker_id for broker_id in with_log if broker_id not in current.unproven]
-    candidates = brokers.of([broker_id for broker_id in proven if broker_id in current.isr])
+    sound = [broker_id for broker_id in intact if broker_id not in current.unproven]
+    candidates = brokers.of([broker_id for broker_id in sound if broker_id in current.isr])
     if candidates and len(candidates) < len(current.isr) and brokers.doubtful.issuperset(candidates):
         return None
     if brokers.is_led(current):
-        if not candidates:
+        assert current.leader is not None
+        hands_over = current.leader in brokers.failed and brokers.can_lead(current.leader)
+        if not candidates or hands_over:
             return None
         if current.leader in candidates:
-            if len(candidates) == len(current.isr) or current.unproven:
+            # One that may not have failed would only be taken into the set again.
+            staying = {*candidates, *(b for b in brokers.perhaps_failed.intersection(proven) if brokers.can_lead(b))}
+            in_sync = tuple(broker_id for broker_id in current.isr if broker_id in staying)
+            if in_sync == current.isr or current.unproven:
                 return None
-            in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
-            left = current.with_in_sync(in_sync, whole=proven)
+            left = _left_to(in_sync, current, proven, brokers)
             return msgspec.structs.replace(left, controller_epoch=controller_epoch)
     if candidates:
-        left = current if current.unproven else current.with_in_sync(candidates, whole=proven)
+        left = current if current.unproven else _left_to(candidates, current, proven, brokers)
         return led_by(brokers.first(candidates), left, brokers, controller_epoch)
-    unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
-    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])
+    eligible = brokers.of([broker_id for broker_id in sound if broker_id in current.eligible])
     eligible = (brokers.first(eligible),) if eligible else ()
     if eligible and _is_left_by_all_in_sync(current, brokers):
         left = current.with_in_sync(eligible, whole=proven)
         return led_by(eligible[0], left, brokers, controller_epoch)
-    last_known = brokers.of([broker_id for broker_id in with_log if broker_id in current.last_known_eligible])[:1]
     if is_loss_accepted:
-        candidates = eligible or unproven or last_known or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
-    elif is_unclean_allowed and not unproven:
-        candidates = eligible or last_known or brokers.of(with_log)[:1]
+        known = _best_known(current, intact, brokers) or _best_known(current, with_log, brokers)
+        candidates = known or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
+    elif is_unclean_allowed and not brokers.of(current.unproven):
+        candidates = _best_known(current, intact, brokers) or brokers.of(intact)[:1]
     if candidates:
         return _alone(candidates[0], current, brokers, controller_epoch)
     if current.leader is None:
@@ -156,21 +181,26 @@ def elect_most_complete(
     replicas: Sequence[int],
     brokers: Electorate,
     controller_epoch: int,
-    ends: Mapping[int, tuple[int, int]],
+    ends: Mapping[int, LogReach],
 ) -> PartitionState | None:
     """The state in which the one leads, and is alone in sync, whose log goes furthest of the unproven members and the
     last known eligible ones; None: none lives.
 
-    ``ends``: (leader epoch of the last record, log end offset) of each log; one without an entry has nothing. Of
-    two logs the one with the higher pair holds everything that either knew to be committed (`replication.divergence`).
-    Equals lead in the usual order.
+    ``ends``: how far each log goes; one without an entry has nothing. Of two logs the one with the higher pair of
+    leader epoch and end holds everything that either knew to be committed (`replication.divergence`). But a log that
+    ends below another's start lacks what was committed, and deleted there: it does not lead, or offsets would be given
+    again. (Its epoch may be higher: a replica that begins at its leader's start knows none.) Equals lead in the usual
+    order.
     """
     doubtful = {*current.unproven, *current.last_known_eligible}.difference(current.lost)
     candidates = brokers.of([broker_id for broker_id in replicas if broker_id in doubtful])
     if not candidates:
         return None
-    most = max(ends.get(broker_id, NOTHING) for broker_id in candidates)
-    leader = brokers.first([broker_id for broker_id in candidates if ends.get(broker_id, NOTHING) == most])
+    known = {broker_id: ends.get(broker_id, NOTHING) for broker_id in candidates}
+    deleted = max(reach.log_start for reach in known.values())
+    pairs = {b: (reach.leader_epoch, reach.log_end) for b, reach in known.items() if reach.log_end >= deleted}
+    most = max(pairs.values())
+    leader = brokers.first([broker_id for broker_id, pair in pairs.items() if pair == most])
     return _alone(leader, current, brokers, controller_epoch)
 
 
@@ -202,13 +232,33 @@ def led_by(leader: int, current: PartitionState, brokers: Electorate, controller
 
 
 def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> bool:
-    """Whether nobody in sync is registered, or known to have come back without its log or after a power loss.
+    """Whether nobody in sync is registered with a log that has not failed, or known to have come back without its log
+    or after a power loss.
 
     A leader commits nothing while others are eligible. So all that a replica in sync has beyond the eligible was never
     committed, and was acknowledged with ``acks=1`` at most.
     """
-    doubtful = {*current.lost, *current.unproven, *brokers.live}
-    return doubtful.isdisjoint(current.isr)
+    present = {*current.lost, *current.unproven, *(brokers.live.keys() - brokers.failed)}
+    return present.isdisjoint(current.isr)
+
+
+def _left_to(
+    in_sync: tuple[int, ...], current: PartitionState, proven: Sequence[int], brokers: Electorate
+) -> PartitionState:
+    """The state when the other members leave the in-sync set. Those whose logs have failed are eligible, however many
+    stay: these may have lost their power just before."""
+    left = current.with_in_sync(in_sync, whole=proven)
+    failed = {each for each in brokers.failed.intersection(proven, current.isr) if each not in in_sync}
+    return left.with_eligible({*left.eligible, *failed}) if failed else left
+
+
+def _best_known(current: PartitionState, replicas: Sequence[int], brokers: Electorate) -> tuple[int, ...]:
+    """The one of these replicas that lives and is most likely to have all; none if nothing is known of any."""
+    for known in (current.eligible, current.isr, current.last_known_eligible):
+        there = brokers.of([broker_id for broker_id in replicas if broker_id in known])
+        if there:
+            return (brokers.first(there),)
+    return ()
 
 
 def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:

@@ -1,20 +1,22 @@
-"""How a partition moves to other brokers: pure functions of its replicas, its state and the live brokers.
+"""How a partition moves to other brokers: pure functions of its replicas, its state and the brokers.
 
 KIP-455's way, in three steps, each one compare-and-set, so that a crash between them does no harm:
 
     begin     the assignment becomes target + removing: the new replicas (adding) begin to follow
-    finish    as soon as all of the target are in sync: the leader is one of the target, the assignment is the target
+    finish    as soon as all of the target are in sync, and surely have all that is committed: the leader is one of the
+              target, the assignment is the target
     cancel    the assignment becomes what it was before: the replicas that were being added are dropped
 
 Rules: the leader and the in-sync set never have a member outside the assignment; no step removes the last in-sync
-replica. A later request for a partition that is moving replaces the earlier one.
+replica, nor one that may have what those that stay lack: they may be unproven, their logs may have failed, or the only
+one of them that has all may be dead, and come back unproven. A later request for a partition that is moving replaces
+the earlier one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -26,8 +28,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.controller.assignment import BrokerLoad
+from broker_runtime.controller.election import Electorate
 from broker_runtime.zookeeper.cluster_state import TopicState
-from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState, ReassignmentRecord, TopicRecord
+from broker_runtime.zookeeper.znodes import PartitionState, ReassignmentRecord, TopicRecord
 
 MOVES_PER_STEP: Final = 200
 """So that one transaction stays far below what ZooKeeper takes in one request."""
@@ -44,21 +47,21 @@ class ReassignmentStep:
 def begin(
     topic: TopicState,
     targets: Mapping[int, Sequence[int]],
-    live: Mapping[int, int],
+    brokers: Electorate,
     controller_epoch: int,
     *,
     after: ReassignmentStep | None = None,
 ) -> ReassignmentStep:
-    """Begins to move partitions to these replicas, by partition number, the preferred leader first. ``live``: epochs by
-    broker id. ``after``: what other partitions of the topic change in the same step.
+    """Begins to move partitions to these replicas, by partition number, the preferred leader first. ``after``: what
+    other partitions of the topic change in the same step.
 
     Nothing changes for a partition that already has them. Raises `UnknownTopicOrPartitionError` for a partition that
     does not exist, `InvalidReplicaAssignmentError` for a broker that does not exist, for brokers named twice, for no
-    brokers, or if no in-sync replica would be left.
+    brokers, or where replicas of a move under way would be dropped as `cancel` must not.
     """
-    plan = _Plan(topic, live, controller_epoch, after)
+    plan = _Plan(topic, brokers, controller_epoch, after)
     for number, target in targets.items():
-        wanted = _checked(topic, number, target, live)
+        wanted = _checked(topic, number, target, brokers.live)
         original = _original(topic.record, number)
         plan.change(
             number,
@@ -68,15 +71,14 @@ def begin(
     return plan.step()
 
 
-def cancel(
-    topic: TopicState, numbers: Collection[int], live: Mapping[int, int], controller_epoch: int
-) -> ReassignmentStep:
+def cancel(topic: TopicState, numbers: Collection[int], brokers: Electorate, controller_epoch: int) -> ReassignmentStep:
     """Returns these partitions to the replicas they had.
 
     Raises `NoReassignmentInProgressError` if one is not moving; `InvalidReplicaAssignmentError` if none of the replicas
-    it had is in sync any more.
+    it had is in sync any more, or if a replica would be dropped that counts, and none of those that stay is up, in sync
+    and surely has all that is committed.
     """
-    plan = _Plan(topic, live, controller_epoch)
+    plan = _Plan(topic, brokers, controller_epoch)
     for number in numbers:
         running = topic.record.reassignments.get(number)
         if running is None:
@@ -85,26 +87,20 @@ def cancel(
     return plan.step()
 
 
-def finish(
-    topic: TopicState,
-    live: Mapping[int, int],
-    controller_epoch: int,
-    disks: Mapping[int, DiskTroubles] = MappingProxyType({}),
-) -> ReassignmentStep | None:
+def finish(topic: TopicState, brokers: Electorate, controller_epoch: int) -> ReassignmentStep | None:
     """Finishes moves whose targets are all in sync, `MOVES_PER_STEP` at most; None if there are none.
 
-    ``disks``: what brokers report of them. A target whose log a disk error ended is waited for: it may come back with
-    less than those that would be removed.
+    A move waits while a target is unproven, or its log failed: it may have less than those that would be removed. It
+    waits for a leader, and until that one has ruled out the ``eligible`` that would be removed, as it does when its log
+    is open and sound. And one of the target is to be up, or those that kept their power would be removed for one that
+    may have lost it.
     """
-    plan = _Plan(topic, live, controller_epoch)
+    plan = _Plan(topic, brokers, controller_epoch)
     for number, running in topic.record.reassignments.items():
         if plan.changes == MOVES_PER_STEP:
             break
         present = topic.partitions[number] if number < len(topic.partitions) else None
-        if present is None or not set(running.target) <= set(present.state.isr):
-            continue
-        has_failed = any(each in disks and disks[each].has_failed(topic.name, number) for each in running.target)
-        if not has_failed and any(broker_id in live for broker_id in running.target):
+        if present is not None and _may_finish(topic.name, number, present.state, running.target, brokers):
             plan.change(number, replicas=running.target, reassignment=None)
     return plan.step() if plan.changes else None
 
@@ -146,9 +142,10 @@ def plan_decommission(
 
 
 def fitted(
-    state: PartitionState, replicas: Sequence[int], live: Mapping[int, int], controller_epoch: int
+    state: PartitionState, replicas: Sequence[int], brokers: Electorate, controller_epoch: int
 ) -> PartitionState | None:
-    """The state restricted to ``replicas``: all other members leave it, and lose the leadership.
+    """The state restricted to ``replicas``: all other members leave it, and lose the leadership. ``brokers``: as they
+    count for the partition (`Electorate.at`).
 
     None if nobody in sync would be left.
     """
@@ -162,12 +159,13 @@ def fitted(
     if state.leader in in_sync:
         return kept
     without = {*lost, *kept.unproven}
-    leader = next((broker_id for broker_id in in_sync if broker_id in live and broker_id not in without), None)
+    candidates = brokers.of([broker_id for broker_id in in_sync if broker_id not in without])
+    leader = brokers.first(candidates) if candidates else None
     return msgspec.structs.replace(
         kept,
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
-        leader_broker_epoch=-1 if leader is None else live[leader],
+        leader_broker_epoch=-1 if leader is None else brokers.live[leader],
     )
 
 
@@ -177,12 +175,12 @@ class _Plan:
     def __init__(
         self,
         topic: TopicState,
-        live: Mapping[int, int],
+        brokers: Electorate,
         controller_epoch: int,
         after: ReassignmentStep | None = None,
     ) -> None:
         self._topic = topic
-        self._live = live
+        self._brokers = brokers
         self._controller_epoch = controller_epoch
         record = topic.record if after is None else after.record
         self._assignment = list(record.assignment)
@@ -193,12 +191,14 @@ class _Plan:
     def change(self, number: int, *, replicas: Sequence[int], reassignment: ReassignmentRecord | None) -> None:
         present = self._topic.partitions[number]
         if present is not None:
-            state = fitted(present.state, replicas, self._live, self._controller_epoch)
+            there = self._brokers.at(self._topic.name, number)
+            state = fitted(present.state, replicas, there, self._controller_epoch)
             if state is None:
                 raise InvalidReplicaAssignmentError(
                     f"{self._topic.name}-{number} would keep no replica in sync: in sync are "
                     f"{sorted(present.state.isr)}, the replicas would be {list(replicas)}"
                 )
+            _require_whole(self._topic.name, number, present.state, replicas, self._brokers)
             is_same = (set(state.isr), state.leader) == (set(present.state.isr), present.state.leader)
             # When a broker loses its replica, the state is written even if it does not change: a leader that takes that
             # broker into the in-sync set at this moment, over the version known here, is then refused.
@@ -215,6 +215,47 @@ class _Plan:
             self._topic.record, assignment=tuple(self._assignment), reassignments=self._reassignments
         )
         return ReassignmentStep(record=record, states=self._states)
+
+
+def _may_finish(topic: str, number: int, state: PartitionState, target: Sequence[int], brokers: Electorate) -> bool:
+    if not set(target) <= set(state.isr) or not set(state.eligible) <= set(target) or not brokers.is_led(state):
+        return False
+    if not {*state.lost, *state.unproven, *_failed(topic, number, brokers)}.isdisjoint(target):
+        return False
+    return any(_is_up(broker_id, brokers) for broker_id in target)
+
+
+def _require_whole(
+    topic: str, number: int, state: PartitionState, replicas: Sequence[int], brokers: Electorate
+) -> None:
+    """Raises `InvalidReplicaAssignmentError` if a replica would be dropped that may have what ``replicas`` lack."""
+    dropped = sorted({*state.isr, *state.eligible}.difference(replicas))
+    failed = _failed(topic, number, brokers)
+    kept = [broker_id for broker_id in replicas if broker_id in state.isr]
+    doubts = {
+        broker_id: "its log failed, restart the broker"
+        if broker_id in failed
+        else "it may lack records since its machine lost power"
+        if broker_id in (*state.unproven, *state.lost)
+        else "it is not up"
+        for broker_id in kept
+        if broker_id in (*failed, *state.unproven, *state.lost) or not _is_up(broker_id, brokers)
+    }
+    if dropped and len(doubts) == len(kept):
+        reasons = "; ".join(f"broker {broker_id}: {doubt}" for broker_id, doubt in doubts.items())
+        raise InvalidReplicaAssignmentError(
+            f"{topic}-{number} cannot do without its replicas on {dropped} now, as they may have what the others in "
+            f"sync lack ({reasons}). Try again when one of {kept} is up and has caught up with the leader"
+        )
+
+
+def _failed(topic: str, number: int, brokers: Electorate) -> set[int]:
+    """The brokers whose log a disk error ended: it may have less when it is opened again."""
+    return {broker_id for broker_id, disks in brokers.disks.items() if disks.has_failed(topic, number)}
+
+
+def _is_up(broker_id: int, brokers: Electorate) -> bool:
+    return broker_id in brokers.live and broker_id not in brokers.suspects
 
 
 def _original(record: TopicRecord, number: int) -> tuple[int, ...]:

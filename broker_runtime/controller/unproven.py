@@ -1,17 +1,19 @@
 """Who leads after a power loss, where a member's log may lack what was acknowledged (`PartitionState.unproven`).
 
-    a proven one leads, and answers      the unproven members leave the in-sync set, and join when they have caught up
+    a proven one leads, and its log      the unproven members leave the in-sync set, and join when they have caught up
+    is in its answer
     nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, and of the
                                          ``last_known_eligible``, which belong to the complete set here
     nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`, if one of the set is
-                                         among them; a proven one that comes back meanwhile leads at once
-                                         (`election.elect`)
+                                         among them, even one that cannot open its log; a proven one that comes back
+                                         meanwhile leads at once (`election.elect`)
 
 This follows KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if
 it comes from the registration that is known here. A leader must answer, because its registration may be that of a dead
-process whose session has not timed out yet. A broker that does not answer, or cannot open its log, is waited for like
-one that is not back, and counts as having nothing when the time is over. The time runs from when this controller first
-saw the partition in this condition; it is an argument.
+process whose session has not timed out yet, and its log must be in the answer, because it may turn out to be damaged:
+then the unproven ones have what is left of the partition. A broker that does not answer, or cannot open its log, is
+waited for like one that is not back, and counts as having nothing when the time is over. The time runs from when this
+controller first saw the partition in this condition; it is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey, portions
 from broker_runtime.controller.controller import Decision
-from broker_runtime.controller.election import Electorate, elect_most_complete
+from broker_runtime.controller.election import Electorate, LogReach, elect_most_complete
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState
 
@@ -106,9 +108,9 @@ class UnprovenReplicas:
 
     def _answers(
         self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
-    ) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
+    ) -> dict[int, dict[TopicPartition, LogReach]]:
         """How far the logs of each broker go that answers."""
-        answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        answers: dict[int, dict[TopicPartition, LogReach]] = {}
 
         def ask(broker_id: int, epoch: int, keys: Collection[PartitionKey]) -> None:
             for some in portions(keys):
@@ -116,7 +118,9 @@ class UnprovenReplicas:
                 if response is None or response.broker_epoch != epoch:
                     return
                 answers[broker_id] = answers.get(broker_id, {}) | {
-                    TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
+                    TopicPartition(each.topic, each.partition): LogReach(
+                        each.leader_epoch, each.log_end, each.log_start
+                    )
                     for each in response.partitions
                 }
 
@@ -137,20 +141,20 @@ class UnprovenReplicas:
         present: VersionedState,
         cluster: ClusterState,
         brokers: Electorate,
-        answers: Mapping[int, Mapping[TopicPartition, tuple[int, int]]],
+        answers: Mapping[int, Mapping[TopicPartition, LogReach]],
         controller_epoch: int,
         now_ms: int,
     ) -> Decision | None:
         state, members = present.state, _members(present.state)
         if state.leader is not None:
-            if not brokers.is_led(state) or state.leader not in answers:
+            if not brokers.is_led(state) or at not in answers.get(state.leader, {}):
                 return None
             in_sync = tuple(member for member in state.isr if member not in state.unproven)
             left = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch)
             return Decision(at.topic, at.partition, present, left)
         ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of and broker_id in members}
         is_complete = set(ends) == set(members)
-        if not is_complete and not (self._is_over(at, now_ms) and ends.keys() & set(state.unproven)):
+        if not is_complete and not (ends and self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
             return None
         replicas = cluster.topics[at.topic].record.assignment[at.partition]
         there = brokers.at(at.topic, at.partition)
@@ -164,7 +168,7 @@ class UnprovenReplicas:
             topic=at.topic,
             partition=at.partition,
             leader=chosen.leader,
-            ends=ends,
+            ends={broker_id: tuple(reach) for broker_id, reach in ends.items()},
             not_heard=[member for member in members if member not in ends],
         )
         return Decision(at.topic, at.partition, present, chosen)

@@ -315,11 +315,13 @@ class ClusterMember:
             present is not None
             and present.state.leader == own_id
             and any(
-                member != own_id and brokers.can_lead(member) and member not in present.state.unproven
-                for member in present.state.isr
+                member != own_id and brokers.can_lead(member)
+                for member in {*present.state.isr}.difference(
+                    present.state.unproven, brokers.at(topic.name, number).failed
+                )
             )
             for topic in self._state.topics.values()
-            for present in topic.partitions
+            for number, present in enumerate(topic.partitions)
         )
 
     def wait_until_handed_over(self, limit_s: float) -> int:

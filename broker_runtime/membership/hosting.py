@@ -33,7 +33,7 @@ from broker_runtime.log import BelievedClock, LogDirectory, PartitionLog, uptime
 from broker_runtime.membership.disk_room import DiskRoom
 from broker_runtime.membership.disk_work import DiskWork, WorkInLine
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry, Role
-from broker_runtime.replication.divergence import last_epoch
+from broker_runtime.replication.divergence import newest_epoch
 from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -610,8 +610,14 @@ def _ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> It
                 busy_s = 0.0  # the disk may stand still: not so long for each log on it
             _log_left_out(key, error)
             continue
-        epoch = last_epoch(extent.leader_epochs, extent.log_end)
-        yield key, LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end)
+        end = LogEnd(
+            topic=key.topic,
+            partition=key.partition,
+            leader_epoch=newest_epoch(extent.leader_epochs, extent.log_end),
+            log_end=extent.log_end,
+            log_start=extent.log_start,
+        )
+        yield key, end
 
 
 def _log_left_out(key: PartitionKey, error: PylogError) -> None:

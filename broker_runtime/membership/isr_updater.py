@@ -230,7 +230,8 @@ class IsrUpdater:
             # Only the controller knows which replicas are unproven.
             eligible = tuple(each for each in change.eligible if each not in (*lost, *present.unproven))
             state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost).with_eligible(eligible)
-            if not eligible and not state.unproven:  # this leader commits, and has all
+            is_sound = partition.log.is_loaded and not partition.log.is_damaged
+            if is_sound and not eligible and not state.unproven:  # this leader commits, and has all
                 state = state.with_last_known_eligible(())
             writes.append(_Write(partition, change, state, node.version, record))
         return writes

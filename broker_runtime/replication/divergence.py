@@ -60,6 +60,12 @@ def truncation_offset(epochs: Epochs, *, log_end: int, diverging: tuple[int, int
     return min(own_end, end, log_end)
 
 
+def newest_epoch(epochs: Epochs, log_end: int) -> int:
+    """The newest epoch up to whose beginning a log is the one of its leader: that of its last record, even if that
+    record was deleted, or one that began at the log's end; `NO_EPOCH` where none is known."""
+    return next((epoch for epoch, start in reversed(epochs) if start <= log_end), NO_EPOCH)
+
+
 def last_epoch(epochs: Epochs, log_end: int) -> int:
     """The epoch of the last record of a log; `NO_EPOCH` where there is none."""
     return next((epoch for epoch, start in reversed(epochs) if start < log_end), NO_EPOCH)

@@ -25,6 +25,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import to_flight_error
 from broker_runtime.contract.schema import check_text
+from broker_runtime.contract.schema.validity import check_values
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import is_out_of_threads
 from broker_runtime.server.connections import parse_peer
@@ -142,9 +143,15 @@ def read_chunk(reader: Any) -> Any | None:
 
 
 def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, if its buffers hold together. Raises `InvalidRequestError`."""
+    """The batch, if its buffers hold together, and every value is one of its type. Raises `InvalidRequestError`, and
+    `SchemaMismatchError` for a value."""
     with _sense_of("a batch that does not hold together"):
-        batch.validate(full=True)
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError):
+            for column, field in zip(batch.columns, batch.schema, strict=True):
+                check_values(column, field)
+            raise
     return batch
 
 

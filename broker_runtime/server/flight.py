@@ -42,7 +42,7 @@ from broker_runtime.server.connection_watch import ConnectionWatch
 from broker_runtime.server.connections import allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
 from broker_runtime.server.memory_watch import MemoryWatch
-from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, opened
+from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, Patience, opened
 from broker_runtime.server.plain_dialect import PlainDialect, parse_path
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream, StreamTable
@@ -104,7 +104,9 @@ class PylogFlightServer(flight.FlightServerBase):
             streaming=lambda: self._streams.streaming(),
         )
         openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._thread_watch.is_full)
-        self._streams = StreamTable(max_streams, patience=openings.patience)
+        self._streams = StreamTable(
+            max_streams, patience=lambda: Patience.least([openings.patience(), self._thread_watch.patience()])
+        )
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._action_budget = ByteBudget(_ACTION_BYTES)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])

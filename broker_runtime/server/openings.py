@@ -12,7 +12,7 @@ broker that is flooded still feeds its followers. Which connection a silent call
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -44,6 +44,18 @@ class Patience:
     """There are few silent calls: an action shows that a client is healthy."""
     streams_excuse: bool
     """False: there are many, and they stayed when all connections without streams were cut."""
+
+    @staticmethod
+    def least(patiences: Iterable[Patience | None]) -> Patience | None:
+        """One that has no more than any of these. None: all are None."""
+        given = [each for each in patiences if each is not None]
+        if not given:
+            return None
+        return Patience(
+            min(each.limit_s for each in given),
+            actions_excuse=all(each.actions_excuse for each in given),
+            streams_excuse=all(each.streams_excuse for each in given),
+        )
 
 
 class OpeningCall(flight.ServerMiddleware):

@@ -108,8 +108,8 @@ class StreamTable:
         patience: Callable[[], Patience | None] = lambda: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """``patience``: how long connections on which nothing happens may stay now, because a call on one of them is
-        silent; None: up to `MAX_IDLE_S`."""
+        """``patience``: how long connections without a stream may stay now, because calls on some of them hold threads;
+        None: up to `MAX_IDLE_S`."""
         self._max_streams = max_streams
         self._patience = patience
         self._clock = clock
@@ -263,7 +263,8 @@ class StreamTable:
         return found
 
     def cut_silent(self, port: int) -> int:
-        """Closes connections to ``port`` that may be those of silent calls, as `Patience` says; returns how many.
+        """Closes connections to ``port`` that may be those of silent calls, or of calls whose answers nobody takes, as
+        `Patience` says; returns how many.
 
         Of those without a stream, all; their clients open others when they call. An action excuses them while silent
         calls are few; an action under way, for a while longer. Of those with clients' streams, one at a time, and only

@@ -9,6 +9,11 @@ limits that.
                                                    connections without a stream that sent more than a little: cut
                                                    if there were none for a while: the one with a stream that sent most
                                                    beyond what its streams took
+                              half of it, for seconds ─▶ answers that nobody takes: `StreamTable.cut_silent` cuts all
+                                                   connections without a stream (`patience`)
+
+A call whose answer is not taken holds its thread in gRPC, where nobody sees which connection it belongs to, and a few
+dozen calls on each of some connections are no flood by their bytes.
 
 Rule: a check keeps the interpreter's lock from its beginning to the last cut. Any call that begins may have to make the
 check: it has the lock already, while the watch's own thread may have to wait long for it. Costs one small read every
@@ -31,6 +36,7 @@ from broker_runtime.contract.threads import thread_count
 from broker_runtime.contract.waiting import CLOCK, Clock, Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
+from broker_runtime.server.openings import Patience
 
 _STEP_S: Final = 0.05
 _JOIN_LIMIT_S: Final = 1.0
@@ -38,6 +44,8 @@ _COUNT_EVERY_S: Final = 0.002
 _CHECK_EVERY_S: Final = 0.01
 _WINDOW_S: Final = 1.0  # what has come before does not count
 _PATIENCE_S: Final = 1.0  # the streams of a connection excuse it for so long
+_ANSWER_S: Final = 2.0  # a connection without a stream may hold threads for so long where they are short
+_STUCK_S: Final = 12.0  # by then every such connection has been cut
 # Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else.
 _MANY_SWITCH_S: Final = 1.0
 _MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
@@ -82,6 +90,7 @@ class ThreadWatch:
         self._is_held = False  # no new connections are accepted at present
         self._switch_s = sys.getswitchinterval()
         self._checked_s = 0.0
+        self._crowded_s: float | None = None  # since when there were more than half of the limit at each count
         self._helped_s = 0.0  # when there were few threads, or a connection was cut
         self._window_s = 0.0  # when `_before` was seen
         self._before: dict[PeerAddress, tuple[int, int, int]] = {}  # received, acknowledged, taken by its streams
@@ -107,6 +116,15 @@ class ThreadWatch:
             self.step()
         return self._excess > self._limit
 
+    def patience(self) -> Patience | None:
+        """What is to be done about connections that may hold threads for answers that they do not take; None: nothing.
+        It needs no start and no lock."""
+        crowded_s = self._crowded_s
+        if crowded_s is None:
+            return None
+        is_stuck = self._clock.now_s() - crowded_s >= _STUCK_S
+        return Patience(_ANSWER_S, actions_excuse=False, streams_excuse=not is_stuck)
+
     def step(self) -> int:
         """Counts the threads, and checks the connections if there are many; returns how many it cut."""
         now_s = self._counted_s = self._clock.now_s()
@@ -114,6 +132,10 @@ class ThreadWatch:
         if threads is None:
             return 0
         self._excess = threads - 2 * self._stream_count()
+        if self._excess <= self._limit // 2:
+            self._crowded_s = None
+        elif self._crowded_s is None:
+            self._crowded_s = now_s
         is_many = self._excess > self._limit // 4
         if is_many != self._is_many:
             self._is_many = is_many

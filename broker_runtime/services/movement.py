@@ -153,12 +153,12 @@ class MovementService:
             self._refreshed(name)
 
     def _plan(self, topic: TopicState, moves: _Moves) -> ReassignmentStep:
-        live = self._member.electorate.live
+        brokers = self._member.electorate
         epoch = self._member.controller.require_claim().epoch
         ended = [number for number, replicas in moves.items() if replicas is None]
         begun = {number: replicas for number, replicas in moves.items() if replicas is not None}
-        step = reassignment.cancel(topic, ended, live, epoch)
-        return reassignment.begin(topic, begun, live, epoch, after=step)
+        step = reassignment.cancel(topic, ended, brokers, epoch)
+        return reassignment.begin(topic, begun, brokers, epoch, after=step)
 
     def _elect(
         self, topic: TopicState, wanted: set[int] | None, is_unclean: bool

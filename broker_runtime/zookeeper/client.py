@@ -8,6 +8,7 @@ None of its recipes and none of its retries are used: only the caller knows whet
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ class KazooZooKeeper:
     ) -> KazooZooKeeper:
         """Connects, and creates the chroot of ``host:port,host:port/chroot`` if it is missing.
 
-        Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, `InvalidConfigError` for a malformed string,
-        `SetupError` if kazoo is a version that lacks what this needs.
+        Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, at once if none of the hosts' names is found;
+        `InvalidConfigError` for a malformed string, `SetupError` if kazoo is a version that lacks what this needs.
         """
         if not hasattr(_Kazoo, "_call"):  # see `_read_many`
             raise SetupError(
@@ -114,6 +115,7 @@ class KazooZooKeeper:
             )
         except (kz.KazooException, ValueError) as error:
             raise InvalidConfigError(f"zookeeper.connect={connect_string!r}: {error}") from None
+        _check_names(servers)
         self = cls(client, servers, operation_limit_s)
         try:
             try:
@@ -360,3 +362,21 @@ class ReadMany:
                 offset += int_struct.size + max(length, 0) + stat_struct.size
             header, offset = MultiHeader.deserialize(data, offset)
         return found
+
+
+def _check_names(servers: str) -> None:
+    """Raises `ZooKeeperUnavailableError` if the resolver knows none of the hosts: waiting would not help.
+
+    A resolver that fails for the moment proves nothing.
+    """
+    names = [server.strip().rpartition(":")[0].strip("[]") or server.strip() for server in servers.split(",")]
+    for name in names:
+        try:
+            socket.getaddrinfo(name, None)
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN:
+                continue
+        except (OSError, UnicodeError):
+            pass
+        return
+    raise ZooKeeperUnavailableError(f"host name not found: {', '.join(names)}. Correct zookeeper.connect")

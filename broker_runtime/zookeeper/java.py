@@ -59,6 +59,17 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     )
 
 
+def home_passed_over(environment: Mapping[str, str] | None = None) -> str | None:
+    """What is wrong with ``JAVA_HOME``, where it is set and `find_java` does not use it. Blocks as `find_java`."""
+    home = (os.environ if environment is None else environment).get("JAVA_HOME")
+    if not home:
+        return None
+    version = java_version(Path(home) / "bin" / "java")
+    if version is not None and version >= MINIMUM_VERSION:
+        return None
+    return f"JAVA_HOME={home} has {_name(version)}, not {MINIMUM_VERSION} or later"
+
+
 def java_version(java: Path) -> int | None:
     """The feature version (8, 11, 17 …) that this ``java`` prints; None if it is not a working Java."""
     try:

@@ -3,12 +3,13 @@
     its log is gone                      it leaves the set; if no other member is left that has its log, it stays,
     (another disk, an older one)         marked as ``lost``: it cannot be elected, and nobody leads
     the log that was missed is back      the mark is removed
-    it was not stopped in order          it leaves the set if another member is registered, serves and is not stopping:
-                                         that one certainly has all that was acknowledged. Otherwise it stays, and may
-                                         lead
-    and its machine lost power           the same, but if it stays it is marked as ``unproven``, and the ``eligible``
-                                         are in sync again: unproven members lead only if no other can, and then the
-                                         one whose log goes furthest (`controller.unproven`)
+    it was not stopped in order          it leaves the set if another member is registered, serves and is not stopping,
+                                         and has not reported that its log has failed: that one certainly has all that
+                                         was acknowledged. Otherwise it stays, and may lead
+    and its machine lost power           the same, but if it leaves it is one of the ``last_known_eligible``. If it
+                                         stays it is marked as ``unproven``, and the ``eligible`` are in sync again:
+                                         unproven members lead only if no other can, and then the one whose log goes
+                                         furthest (`controller.unproven`)
     a disk error ended the log           it leaves the set to the other proven members, even if none is back, or to the
                                          ``eligible``, and is one of the ``last_known_eligible`` then. If there are only
                                          unproven ones and such as this, it is unproven, too. Without any it stays
@@ -51,6 +52,7 @@ from broker_runtime.zookeeper.znodes import (
     PartitionState,
     announcing,
     broker_path,
+    broker_unwritable_path,
     from_json,
     partition_state_path,
     to_json,
@@ -148,11 +150,13 @@ def missed_logs(client: ZooKeeperClient, broker_id: int) -> list[tuple[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Another broker that is registered: the version of that znode, and whether it serves now."""
+    """Another broker that is registered: the version of that znode, whether it serves now, and what it reports of its
+    disks."""
 
     version: int
     is_stopping: bool
     answers: bool
+    disks: DiskTroubles
 
 
 class _Look:
@@ -198,7 +202,7 @@ class _Look:
             if not may_lack or own_id not in state.eligible:
                 return None
             return _Change(topic.name, number, state.left_by_doubtful(own_id), present.version, "power lost")
-        other = self._other(state, may_stop=may_lack)
+        other = self._other(at, state, may_stop=may_lack)
         if other is None:
             if not may_lack or own_id in state.unproven:
                 return None
@@ -208,6 +212,8 @@ class _Look:
                 return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         left = state.without(own_id, whole=() if may_lack else (own_id,))
+        if may_lack:  # it may have more than the others, if their disks fail before it has caught up
+            left = left.with_last_known_eligible({*left.last_known_eligible, own_id})
         return _Change(topic.name, number, left, present.version, "unclean stop", other)
 
     def _is_flushed(self, topic: TopicState, at: TopicPartition) -> bool:
@@ -222,13 +228,15 @@ class _Look:
         place = None if disks is None else disks.place_of(at, topic.record.topic_id)
         return place is None or not place.is_unflushed
 
-    def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
+    def _other(self, at: TopicPartition, state: PartitionState, *, may_stop: bool) -> Check | None:
         """Proof of the registration of another member to which the set can be left; None: there is none. ``may_stop``:
         that member may be stopping."""
         out = {self._own_id, *state.lost, *state.unproven}
         members = [each for each in state.isr if each not in out]
         for member in sorted(members, key=lambda each: each != state.leader):
             found = self._registration(member)
+            if found is not None and found.disks.has_failed(at.topic, at.partition):
+                continue
             if found is not None and found.answers and (may_stop or not found.is_stopping):
                 return Check(broker_path(member), ANY_VERSION if may_stop else found.version)
         return None
@@ -241,9 +249,15 @@ class _Look:
             if node is not None:
                 other = from_json(node.data, BrokerRegistration, path)
                 answers = self._broker.answers(other.host, other.port)
-                found = _Member(node.version, other.is_stopping, answers)
+                found = _Member(node.version, other.is_stopping, answers, self._disks(broker_id, other.epoch))
             self._registered[broker_id] = found
         return self._registered[broker_id]
+
+    def _disks(self, broker_id: int, epoch: int) -> DiskTroubles:
+        path = broker_unwritable_path(broker_id)
+        node = self._client.find(path)
+        reported = None if node is None else from_json(node.data, DiskTroubles, path)
+        return DiskTroubles(epoch=epoch) if reported is None or reported.epoch != epoch else reported
 
 
 def _who_count(state: PartitionState) -> tuple[int, ...]:

@@ -140,7 +140,8 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
     leaves the in-sync set of such a partition by itself if another can lead. ``diverged``: paths of logs that it set
     aside as diverged and keeps; if very many, some of them. ``failed``: the partitions whose logs a disk error ended,
     by topic (None: too many to name; count on none). What such a log had only in memory may be gone from there when it
-    is opened again, so this one counts until the broker registers again.
+    is opened again, so this one counts until the broker registers again. Until then nothing is left to such logs alone,
+    and the controller takes those that are named out of the in-sync sets that others lead.
     """
 
     epoch: int
@@ -285,13 +286,15 @@ class PartitionState(Record, frozen=True, kw_only=True):
         unproven = tuple(sorted({*self.unproven, broker_id}))
         return msgspec.structs.replace(self, unproven=unproven).not_led_by(broker_id)
 
-    def without_damaged(self, broker_id: int) -> PartitionState | None:
+    def without_damaged(self, broker_id: int, *, failed: Collection[int] = ()) -> PartitionState | None:
         """The state when that broker's log turns out to be damaged: it is neither in sync nor eligible; if it was the
-        only one in sync, the eligible ones are so now. It does not lead. None: nobody else surely has all."""
+        only one in sync, the eligible ones are so now. It does not lead. None: nobody else surely has all. ``failed``:
+        brokers whose logs a disk error ended: it is not left to them alone."""
         others = tuple(member for member in self.isr if member != broker_id)
         eligible = [member for member in self.eligible if member not in (broker_id, *self.lost)]
-        if not any(member not in self.lost for member in others):
-            others = tuple(eligible)
+        if {*self.lost, *failed}.issuperset(others):
+            eligible += [member for member in others if member not in (*self.lost, *self.unproven)]
+            others = tuple(member for member in eligible if member not in failed)
         if not others:
             return None
         left = [member for member in eligible if member not in others]

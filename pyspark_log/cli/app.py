@@ -127,6 +127,7 @@ def _help_plainly(command: Any) -> None:
         if parameter.name in {"install_completion", "show_completion"}:
             parameter.hidden = True
             parameter.callback = _refuse_completion
+        _ask_for_numbers_plainly(parameter)
         if parameter.param_type_name == "argument":
             shown = parameter.metavar or parameter.name.upper()
             usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
@@ -145,6 +146,21 @@ def _help_plainly(command: Any) -> None:
     command.get_help_option = get_help_option
     for each in getattr(command, "commands", {}).values():
         _help_plainly(each)
+
+
+def _ask_for_numbers_plainly(parameter: Any) -> None:
+    """Text where a number is wanted is refused in the words of this command line, whatever typer's own are."""
+    process = parameter.process_value
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        try:
+            return process(ctx, value)
+        except typer.BadParameter as error:
+            if "valid integer" not in error.message:
+                raise
+            raise usage_error(f"must be a number, not {value!r}") from None  # typer puts the name before it
+
+    parameter.process_value = process_value
 
 
 def _refuse_completion(ctx: Any, parameter: Any, value: object) -> None:

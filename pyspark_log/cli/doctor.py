@@ -169,13 +169,23 @@ def _cluster(invocation: Invocation) -> Finding:
     return Finding(check="cluster", status="ok", found=found)
 
 
-def ports(cluster: Finding, is_free: Callable[[str, int], bool] | None = None) -> Finding:
+def ports(
+    cluster: Finding,
+    is_free: Callable[[str, int], bool] | None = None,
+    is_broker: Callable[[str, int], bool] | None = None,
+) -> Finding:
     """Whether the default ports of `pylog up` and `pylog zookeeper start` are free; a running cluster may use them."""
     from broker_runtime.ports import is_free as is_free_now
 
     wanted = {"broker": DEFAULT_PORT, "ZooKeeper": _ZOOKEEPER_PORT}
     taken = {name: port for name, port in wanted.items() if not (is_free or is_free_now)(_HOST, port)}
     found = ", ".join(f"{port} ({name}) {_holder(port) if name in taken else 'free'}" for name, port in wanted.items())
+    is_elsewhere = not cluster.found.startswith((f"localhost:{DEFAULT_PORT}", f"{_HOST}:{DEFAULT_PORT}"))
+    if "broker" in taken and cluster.status != "ok" and is_elsewhere and (is_broker or _is_broker)(_HOST, DEFAULT_PORT):
+        mend = (
+            f"A broker is at port {DEFAULT_PORT} here, while the cluster that is asked for is elsewhere. See cluster."
+        )
+        return Finding(check="ports", status="note", found=found, mend=mend)
     if "broker" in taken and cluster.status != "ok":
         mend = f"Port {DEFAULT_PORT} is in use by another program. Use another port: pylog up --port 9300"
         return Finding(check="ports", status="bad", found=found, mend=mend)
@@ -183,6 +193,14 @@ def ports(cluster: Finding, is_free: Callable[[str, int], bool] | None = None) -
         mend = "`pylog up` picks a free port for its ZooKeeper; `pylog zookeeper start` needs --port."
         return Finding(check="ports", status="note", found=found, mend=mend)
     return Finding(check="ports", status="ok", found=found)
+
+
+def _is_broker(host: str, port: int) -> bool:
+    """Most likely: something there speaks gRPC."""
+    from broker_runtime.contract.settings import Address
+    from pyspark_log.client.connection.strangers import Peer, who_is_at
+
+    return who_is_at(Address(host, port)) is Peer.GRPC
 
 
 def _holder(port: int) -> str:

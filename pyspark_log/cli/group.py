@@ -50,6 +50,7 @@ _PARTITION_COLUMNS = [
     Column("epoch", "EPOCH", wide_only=True),
     Column("state", "STATE", wide_only=True),
 ]
+_YEAR_S = 31_557_600
 _RESET_COLUMNS = [
     Column("topic", "TOPIC"),
     Column("partition", "PARTITION"),
@@ -95,7 +96,7 @@ def describe(
 ) -> None:
     """Show a group's members, committed offsets and lag.
 
-    LAG-S is the age in seconds of the oldest record that the group has not acknowledged.
+    LAG-S is the age in seconds (from a year on: 2y) of the oldest record that the group has not acknowledged.
     """
     with invocation.admin() as admin:
         group = admin.describe_group(group_id)
@@ -104,6 +105,7 @@ def describe(
     if invocation.output in _TABLES:
         invocation.say(f"Group {group.group_id}: {_summary(group)}")
         if rows:
+            rows = [{**row, "lag_s": _age(row["lag_s"])} for row in rows]
             print_rows(rows, _PARTITION_COLUMNS, invocation.output, name="topic")
     elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
         _print_partitions(rows, _PARTITION_COLUMNS, invocation.output)
@@ -297,6 +299,11 @@ def _partition_rows(
     idle = [member for member in group.members if not member.partitions]
     nothing = dict.fromkeys(("topic", "partition", "committed", "end", "lag", "lag_s"))
     return rows + [{**nothing, **_holder(member)} for member in idle]
+
+
+def _age(seconds: float | None) -> float | str | None:
+    """For people: records may have any timestamps, and nobody reads an age of years in seconds."""
+    return seconds if seconds is None or seconds < _YEAR_S else f"{seconds / _YEAR_S:.0f}y"
 
 
 def _holder(member: MemberDescription | None) -> dict[str, Any]:

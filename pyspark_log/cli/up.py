@@ -67,6 +67,7 @@ def up(
     It consists of a ZooKeeper and one or more brokers. The data is kept for the next time.
     """
     from broker_runtime.ports import is_free, port_in_use
+    from broker_runtime.zookeeper.java import home_passed_over
     from pyspark_log.local.broker_process import BrokerProcess
     from pyspark_log.local.ensemble import ZooKeeperEnsemble, present_servers
     from pyspark_log.local.foreground import TerminatedError, terminable
@@ -89,6 +90,8 @@ def up(
                 ensemble = ZooKeeperEnsemble(directory, present_servers(directory) or (3 if count >= 3 else 1))
                 with Progress(invocation, "Starting ZooKeeper"):
                     ensemble.start()
+                if (wrong := home_passed_over()) is not None:
+                    invocation.say(f"{wrong}: ZooKeeper runs with another Java. Spark will not: correct or unset it.")
                 invocation.say(f"ZooKeeper  {ensemble.connect_string}")
             connect = ensemble.connect_string if ensemble is not None else str(zookeeper)
             started = [

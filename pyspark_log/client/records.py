@@ -45,9 +45,10 @@ class Record(NamedTuple):
     Of topics with a schema: ``row`` is the mapping of columns, ``key`` the key column's value, ``value`` None.
     ``headers``: pairs of name and bytes, in order, names may repeat.
 
-    ``row`` has the values of pyarrow's ``to_pylist``, except for dates and timestamps outside the years 1 to 9999, for
-    which that raises: they are ints, counted since 1970 in the column's unit (days; microseconds), and `send` takes
-    them as such. Python's times have microseconds: nanoseconds of a time column are cut off; `poll_batches` has them.
+    ``row`` has the values of pyarrow's ``to_pylist``. What Python's types cannot hold is an int, a count of the
+    column's units, and `send` takes it as such: dates and timestamps outside the years 1 to 9999 (days and
+    microseconds since 1970), durations above 999,999,999 days (microseconds), times with a part of a microsecond
+    (nanoseconds since midnight). Other values of the same column are not affected.
     """
 
     topic: str

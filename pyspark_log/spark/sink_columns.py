@@ -1,19 +1,25 @@
 """Which column of a DataFrame becomes which part of a record, for topics without a schema.
 
 The rules and messages are those of Spark's Kafka sink: ``value`` is required; ``key``, ``topic``, ``partition`` and
-``headers`` are optional; the option ``topic`` wins over the column; other columns are left out. Names count in any
-case, as in Spark.
+``headers`` are optional; the option ``topic`` wins over the column; other columns are left out, which is said once.
+Names count in any case, as in Spark.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.events import event
 
 _TEXT_OR_BYTES = (StringType, BinaryType)
+_PARTS = ("value", "key", "headers", "partition", "topic")
+
+_logger = logging.getLogger(__name__)
+_said: set[tuple[str, ...]] = set()  # a streaming query makes a writer for each micro-batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,7 @@ def find_record_columns(schema: StructType, topic_option: str | None) -> RecordC
         _require("headers", kinds["headers"], _are_headers(kinds["headers"]), "array<struct<key:string,value:binary>>")
     if "partition" in kinds:
         _require("partition", kinds["partition"], isinstance(kinds["partition"], IntegerType), "int")
+    _warn_of_others(schema, positions)
     return RecordColumns(
         value=positions["value"],
         key=positions.get("key"),
@@ -57,6 +64,15 @@ def find_record_columns(schema: StructType, topic_option: str | None) -> RecordC
         partition=positions.get("partition"),
         topic=None if topic_option is not None else positions["topic"],
     )
+
+
+def _warn_of_others(schema: StructType, positions: dict[str, int]) -> None:
+    """Says which columns no record gets, once in this process."""
+    kept = {positions[name] for name in _PARTS if name in positions}
+    others = tuple([name for position, name in enumerate(schema.names) if position not in kept])
+    if others and others not in _said:
+        _said.add(others)
+        event(_logger, "leave out columns", columns=",".join(others), taken=",".join(_PARTS), level=logging.WARNING)
 
 
 def _require(name: str, given: DataType, is_right: bool, allowed: str) -> None:

@@ -126,3 +126,15 @@ def test_elect_names_the_new_leader(run_pylog: Pylog, two_brokers: LocalCluster)
     done = run_pylog("partition", "elect", "-b", two_brokers.bootstrap_servers)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.strip()
+
+
+def test_text_where_a_number_is_wanted_is_refused_in_plain_words(run_pylog: Pylog) -> None:
+    """The error names the argument or option and what was given."""
+    for arguments, text in (
+        (("cluster", "decommission", "x"), "Invalid value for 'BROKER': must be a number, not 'x'"),
+        (("topic", "create", "t", "-p", "two"), "'--partitions': must be a number, not 'two'"),
+    ):
+        refused = run_pylog(*arguments)
+        assert refused.returncode == 2
+        assert text in refused.stderr
+        assert "unable to parse" not in refused.stderr

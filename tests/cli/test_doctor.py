@@ -109,6 +109,18 @@ def test_doctor_checks_ports(taken: set[int], cluster_status: str, status: str, 
         assert re.search(rf"{port} \(\w+\) {'taken' if port in taken else 'free'}", finding.found)
 
 
+@pytest.mark.parametrize(("found", "status"), [("elsewhere:9300: x", "note"), ("127.0.0.1:9192: x", "bad")])
+def test_doctor_takes_a_broker_of_another_cluster_for_no_other_program(found: str, status: str) -> None:
+    """PYLOG_BOOTSTRAP_SERVERS may name a cluster elsewhere while `pylog up` runs here."""
+    finding = ports(
+        Finding(check="cluster", status="bad", found=found),
+        is_free=lambda host, port: port != 9192,
+        is_broker=lambda host, port: True,
+    )
+    assert finding.status == status
+    assert ("another program" in finding.mend) == (status == "bad")
+
+
 def test_doctor_reports_a_missing_cluster_only_if_one_was_named(run_pylog: Pylog) -> None:
     """The exit status is 5, unhealthy, when the named cluster does not answer."""
     address = f"127.0.0.1:{choose_port()}"

@@ -420,3 +420,55 @@ def test_consume_waits_for_records_until_interrupted(
         os.kill(consumer.pid, number)
         _, said = consumer.communicate(timeout=LIMIT_S)
         assert (consumer.returncode, said) == (status, b"")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_time_that_no_reader_accepts_is_refused_and_not_stored(
+    pylog: Pylog, topic: str, tmp_path: Path, kind: str
+) -> None:
+    """W9: what is acknowledged can be read. 24:00:00 is no time of a day."""
+    name = f"{topic}-times"
+    pylog("topic", "create", name, "--schema", "t time")
+    file = tmp_path / f"times.{kind}"
+    if kind == "parquet":
+        times = pa.array([0, 86_400 * 10**9]).view(pa.time64("ns"))
+        pa.parquet.write_table(pa.table({"t": times}), file)
+    else:
+        file.write_text('{"t":"24:00:00"}\n' if kind == "jsonl" else "t\n24:00:00\n")
+    refused = pylog("produce", name, "--file", str(file), status=1 if kind != "jsonl" else 2)
+    assert "24:00:00" in refused.stderr
+    assert "No record was written" in refused.stderr
+    assert pylog("consume", name, *ALL, "-o", "jsonl").stdout == ""
+
+
+def test_csv_error_names_record_and_column(pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
+    """Records count as `--skip` counts them, and columns have names."""
+    name = f"{topic}-csv"
+    with Admin(pylog_cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, schema="carrier string, delay int32, s struct<a:int>")
+    for content, said in (
+        ("carrier,delay\nUA,1\nAA,soon\n", "record 2: column 'delay': int32: invalid value 'soon'"),
+        ("carrier,delay\nUA,1\n\nAA\n", "record 2: Expected 2 columns, got 1: AA"),
+        (
+            'carrier,s\nUA,"{""a"":1}"\nAA,"{""zz"":1}"\n',
+            "record 2: column 's': '{\"zz\":1}': there is no field 's.zz'",
+        ),
+    ):
+        refused = pylog("produce", name, "--kind", "csv", stdin=content, status=1)
+        assert said in refused.stderr
+        assert refused.stderr.count("[SCHEMA_MISMATCH]") == 1
+        assert "?." not in refused.stderr
+
+
+def test_skip_beyond_the_input_says_how_much_there_is(pylog: Pylog, topic: str) -> None:
+    """Nothing is written, which may be a mistake."""
+    said = pylog("produce", topic, "--skip", "99", stdin="1\n2\n3\n4\n").stderr
+    assert "Wrote 0 records" in said
+    assert "The input has only 4 records, fewer than --skip 99 names." in said
+    assert "only" not in pylog("produce", topic, "--skip", "4", stdin="1\n2\n3\n4\n").stderr
+
+
+def test_question_of_an_error_is_not_followed_by_a_full_stop(pylog: Pylog, typed_topic: str) -> None:
+    """The report of what is in the log is a sentence of its own."""
+    refused = pylog("produce", typed_topic, stdin='{"carier":"UA"}\n', status=1)
+    assert "did you mean 'carrier'? No record was written" in refused.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
 from broker_runtime.contract.frame.directory import (
@@ -22,6 +23,7 @@ from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.frame.verify import check_chunk, check_columns, check_crc
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.schema.cast import check_nulls
+from broker_runtime.contract.schema.validity import find_bad_value
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 _OUT_OF_MEMORY = ("not enough memory", "ERROR_allocation_failed")
@@ -49,18 +51,16 @@ class DecodedFrame:
         Raises `ValueError` if the timestamps differ and the reader did not ask for `TIMESTAMP_COLUMN_ID`,
         `CorruptRecordError` for times that do not fit into 64 bits as microseconds.
         """
-        rows = self.header.record_count
+        latest_ms = self.header.latest_timestamp_ms  # `decode_frame` has compared the column with it
+        if latest_ms > _MAX_TIMESTAMP_MS:
+            raise CorruptRecordError(f"timestamps of up to {latest_ms} ms are out of range")
         if self.constant_timestamp_ms is not None:
-            low = high = self.constant_timestamp_ms
-            numbers = np.full(rows, low, dtype=np.int64)
+            microseconds = pa.array(np.full(self.header.record_count, self.constant_timestamp_ms * 1000, np.int64))
         elif self.timestamps is not None:
-            numbers = self.timestamps.to_numpy()
-            low, high = int(numbers.min()), int(numbers.max())
+            microseconds = pc.multiply_checked(self.timestamps, 1000)
         else:
             raise ValueError("the frame was decoded without the column of timestamps")
-        if not -_MAX_TIMESTAMP_MS <= low <= high <= _MAX_TIMESTAMP_MS:
-            raise CorruptRecordError(f"timestamps of {low} to {high} ms are out of range")
-        return pa.array(numbers * 1000).view(pa.timestamp("us", "UTC"))
+        return microseconds.view(pa.timestamp("us", "UTC"))
 
 
 def decode_frame(
@@ -97,8 +97,14 @@ def decode_frame(
     constant: int | None = None
     if header.timestamp_type:
         constant, timestamps = header.append_time_ms, None
+    elif timestamps is not None:
+        _check_times(timestamps, header)
     elif TIMESTAMP_COLUMN_ID not in directory.columns:
         constant = header.base_timestamp_ms
+        if constant != header.max_timestamp_ms:
+            raise CorruptRecordError(
+                f"timestamps of {constant} to {header.max_timestamp_ms} ms, and no column that says whose is which"
+            )
     return DecodedFrame(
         header=header,
         batch=batch,
@@ -106,6 +112,17 @@ def decode_frame(
         timestamps=timestamps,
         headers=found.get(HEADERS_COLUMN_ID),
     )
+
+
+def _check_times(timestamps: pa.Array, header: FrameHeader) -> None:
+    """Brokers know a frame's times by its header alone: rows that contradict it would be found at other times."""
+    bounds = pc.min_max(timestamps)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if not header.base_timestamp_ms <= low <= high <= header.max_timestamp_ms:
+        raise CorruptRecordError(
+            f"timestamps of {low} to {high} ms in a frame whose header says {header.base_timestamp_ms} to "
+            f"{header.max_timestamp_ms}"
+        )
 
 
 def _all_columns(schema: TopicSchema) -> tuple[int, ...]:
@@ -170,8 +187,18 @@ def _validated(column: pa.Array, field: pa.Field, required_inside: bool) -> pa.A
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, SchemaMismatchError) as error:
-        raise CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}") from None
+        raise _of_values(column, field, error) from None
     return column
+
+
+def _of_values(column: pa.Array, field: pa.Field, error: Exception) -> CorruptRecordError:
+    """The checksums are right. If the buffers hold together, it is the producer that did not check a value."""
+    bad = find_bad_value(column, field)
+    if bad is None:
+        return CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}")
+    corrupt = CorruptRecordError(f"row {bad.row} holds a value that no reader accepts ({bad})")
+    corrupt.unreadable = bad.row, str(bad)
+    return corrupt
 
 
 def _batch(found: dict[int, pa.Array], latest: TopicSchema, ids: list[int], header: FrameHeader) -> pa.RecordBatch:

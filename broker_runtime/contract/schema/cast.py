@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from broker_runtime.contract.errors import InvalidSchemaError, SchemaMismatchError
 from broker_runtime.contract.schema.normal_form import plain_type
 from broker_runtime.contract.schema.topic import TopicSchema
+from broker_runtime.contract.schema.validity import check_values
 from broker_runtime.contract.suggestion import suggestion
 
 _INT64_DIGITS = 19
@@ -48,9 +49,13 @@ def cast_to_topic(data: pa.Table | pa.RecordBatch, schema: TopicSchema) -> pa.Re
 
 
 def cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
-    """``array`` as exactly ``field``'s type. Raises `SchemaMismatchError`."""
+    """``array`` as exactly ``field``'s type, every value one of that type. Raises `SchemaMismatchError`."""
     if array.type != field.type:
         array = _cast(array, field)
+    try:
+        check_values(array, field)
+    except (pa.ArrowException, OSError) as error:
+        raise SchemaMismatchError(f"the values of column {field.name!r} are damaged: {error}") from None
     check_nulls(array, field)
     return array
 

@@ -9,7 +9,7 @@
 | date                      | ``"2026-01-31"``; years beyond four digits with a sign, ``"+12026-01-31"``               |
 | timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is accepted                                |
 | timestamp_ntz             | the same without an offset                                                               |
-| time                      | ``"12:00:00.000000001"``                                                                 |
+| time                      | ``"12:00:00.000000001"``, up to ``"23:59:59.999999999"``                                 |
 | duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours, minutes accepted    |
 | array                     | a list                                                                                   |
 | map                       | a list of pairs, ``[["k", 1]]``; an object is accepted, too, if keys are text            |
@@ -34,6 +34,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from broker_runtime.contract.schema.validity import TIMES_ALLOWED, time_text
+
 Parse = Callable[[Any], Any]
 
 _DATE = r"(?P<year>[+-]\d{4,}|\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
@@ -41,7 +43,7 @@ _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>
 _OFFSET = r"(?P<zone>[Zz]|(?P<sign>[+-])(?P<zone_hour>\d\d)(?::?(?P<zone_minute>\d\d))?)?"
 _DATE_TEXT = re.compile(_DATE, re.ASCII)
 _TIMESTAMP_TEXT = re.compile(rf"{_DATE}[Tt ]{_CLOCK}{_OFFSET}", re.ASCII)
-_TIME_TEXT = re.compile(rf"(?P<minus>-)?{_CLOCK.replace('>', '>[0-9]*', 1)}", re.ASCII)
+_TIME_TEXT = re.compile(_CLOCK, re.ASCII)
 _DURATION_TEXT = re.compile(
     r"(?P<minus>-)?P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<second>\d+)(?:\.(?P<fraction>\d+))?S)?)?",
@@ -50,6 +52,7 @@ _DURATION_TEXT = re.compile(
 _DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _DAY_S = 86_400
+_MOST_DIGITS = 4_000  # Python itself refuses more than 4,300
 
 
 # --- JSON from columns --------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def to_json(array: pa.Array) -> list[Any]:
         zone = "" if kind.tz is None else "Z"
         return _each(lambda value: timestamp_text(value) + zone, array.view(pa.int64()))
     if pt.is_time64(kind):
-        return _each(_time_text, array.view(pa.int64()))
+        return _each(time_text, array.view(pa.int64()))
     if pt.is_duration(kind):
         return _each(_duration_text, array.view(pa.int64()))
     if pt.is_map(kind):
@@ -155,11 +158,6 @@ def timestamp_text(microseconds: int) -> str:
     return f"{_date_text(days)}T{_clock_text(second_of_day, _fraction(rest, 6))}"
 
 
-def _time_text(nanoseconds: int) -> str:
-    seconds, rest = divmod(abs(nanoseconds), 1_000_000_000)
-    return ("-" if nanoseconds < 0 else "") + _clock_text(seconds, _fraction(rest, 9))
-
-
 def _duration_text(microseconds: int) -> str:
     seconds, rest = divmod(abs(microseconds), 1_000_000)
     return f"{'-' if microseconds < 0 else ''}PT{seconds}{_fraction(rest, 6)}S"
@@ -172,7 +170,7 @@ def load_json(text: bytes) -> Any:
     """Parses ``text`` (UTF-8). Numbers with a point become `Decimal`. Raises `ValueError`, also if an object has a name
     twice, because one of the two values would be lost."""
     try:
-        return json.loads(text.decode(), parse_float=_number, object_pairs_hook=_object)
+        return json.loads(text.decode(), parse_float=_number, parse_int=_whole_number, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -182,6 +180,12 @@ def _number(text: str) -> Decimal:
         return Decimal(text)
     except InvalidOperation:
         raise ValueError(f"the number {text[:40]} is out of range") from None
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(text.lstrip('-')):,} digits, more than any column takes")
+    return int(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -351,9 +355,10 @@ def _units(fraction: str, text: str, path: str, digits: int) -> int:
 
 def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
     parts = _match(_TIMESTAMP_TEXT, text, path, "2026-01-31T12:00:00" + ("Z" if is_instant else ""))
-    if is_instant != bool(parts["zone"]):
-        hint = "add an offset, for example 2026-01-31T12:00:00Z" if is_instant else "remove the offset"
-        raise ValueError(f"column {path!r}: {text!r:.80}: {hint}")
+    if is_instant and not parts["zone"]:
+        raise ValueError(f"column {path!r} needs a time zone; {text:.80} has none: add Z, or an offset like +02:00")
+    if parts["zone"] and not is_instant:
+        raise ValueError(f"column {path!r} takes no time zone; {text:.80} has one")
     if int(parts["hour"]) > 23:
         raise ValueError(f"column {path!r}: {text!r:.80} is not a time")
     if int(parts["zone_hour"] or 0) > 23 or int(parts["zone_minute"] or 0) > 59:
@@ -365,7 +370,9 @@ def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
 
 def _time(text: str, path: str) -> int:
     parts = _match(_TIME_TEXT, text, path, "12:00:00.000000001")
-    return _clock(parts, text, path, 9) * (-1 if parts["minus"] else 1)
+    if int(parts["hour"]) > 23:
+        raise ValueError(f"column {path!r}: {text!r:.80} is not a time: {TIMES_ALLOWED}")
+    return _clock(parts, text, path, 9)
 
 
 def _duration(text: str, path: str) -> int:

@@ -121,7 +121,7 @@ def produce(
             sending.finish()
             producer.flush()
         except PylogError as error:
-            raise type(error)(f"{error.message}. {sending.report(producer)}") from None
+            raise type(error)(f"{_sentence(error.message)} {sending.report(producer)}") from None
         except (KeyboardInterrupt, TerminatedError):
             invocation.say(sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S))
             raise
@@ -129,6 +129,12 @@ def produce(
             invocation.say(sending.report(producer))
             raise
     invocation.say(f"Wrote {counted(sending.sent, 'record')} to topic {name}.")
+    if skipped.ranges and skipped.ranges[-1][1] > sending.seen:
+        invocation.say(f"The input has only {counted(sending.seen, 'record')}, fewer than --skip {skip} names.")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _kind(file: Path | None, kind: str | None, *, is_raw: bool) -> str | None:
@@ -232,6 +238,7 @@ class _Sender:
         skipper = Skipper(self._sending.skipped)
         uses_partition = has_partitions or self._keeps_partition
         for number, unit in enumerate(units, 1):
+            self._sending.seen = number
             if skipper.skips(number):
                 continue
             try:
@@ -263,6 +270,7 @@ class _Sender:
             numbers = [n for n in range(first, first + batch.num_rows) if not skipper.skips(n)]
             wanted = batch if len(numbers) == batch.num_rows else batch.take(np.array(numbers, np.int64) - first)
             first += batch.num_rows
+            self._sending.seen = first - 1
             deliveries: list[Delivery] = []
             self._sending.add_batch(numbers, deliveries)
             self._producer._send_batch(self.topic.name, wanted, self._partition, deliveries)
@@ -275,6 +283,7 @@ class _Sending:
     def __init__(self, skipped: RecordNumbers, *, acks: str) -> None:
         self.skipped = skipped
         self.sent = 0
+        self.seen = 0  # records of the input, sent or skipped
         self._acks = acks
         self._acknowledged = RecordNumbers()
         self._records: deque[tuple[int, str, RecordFuture]] = deque()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,9 @@ JSON_GROWTH = 8
 """How many times longer a record may be as JSON, with everything escaped."""
 _PLACE = ("topic", "partition", "offset", "timestamp")
 _MOST_BLOCK_BYTES = (1 << 31) - 1
+_CSV_ERROR = re.compile(
+    r"(?:In CSV column #(?P<column>\d+)|CSV parse error): Row #(?P<row>\d+): (?:CSV conversion error to )?(?P<rest>.*)"
+)
 
 
 class InputRecord(NamedTuple):
@@ -247,18 +251,36 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
     block_bytes = min(max(1 << 20, JSON_GROWTH * record_limit_bytes(topic)), _MOST_BLOCK_BYTES)
     parse = csv.ParseOptions(newlines_in_values=True)
     text = CsvSource(source, name)
-    with _arrow_errors(name), _row_length_errors(text, name, block_bytes):
+    with _arrow_errors(name), _csv_errors(text, name), _row_length_errors(text, name, block_bytes):
         try:
-            reader = csv.open_csv(
-                text, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
-            )
+            # One thread: only then does Arrow say which row is wrong.
+            read = csv.ReadOptions(block_size=block_bytes, use_threads=False)
+            reader = csv.open_csv(text, read, parse_options=parse, convert_options=options)
         except pa.ArrowInvalid as error:
             if "Empty CSV file" in str(error):
                 return
             raise
+        first = 1
         with reader:
             for batch in reader:
-                yield _with_text_columns(batch, as_text, schema)
+                yield _with_text_columns(batch, as_text, schema, name, first)
+                first += batch.num_rows
+
+
+@contextmanager
+def _csv_errors(text: CsvSource, name: str) -> Iterator[None]:
+    """Names record and column where Arrow counts rows with the header and columns from 0."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        found = _CSV_ERROR.search(" ".join(str(error).split()))
+        if found is None:
+            raise
+        where = f"{name}: record {int(found['row']) - 1}"
+        if found["column"] is None:
+            raise SchemaMismatchError(f"{where}: {found['rest'][:300]}") from None
+        column = dict(enumerate(text.column_names)).get(int(found["column"]), f"number {int(found['column']) + 1}")
+        raise SchemaMismatchError(f"{where}: column {column!r}: {found['rest'][:300]}") from None
 
 
 @contextmanager
@@ -280,7 +302,10 @@ def _csv_cannot(kind: pa.DataType) -> bool:
     return bool(pt.is_nested(kind) or pt.is_duration(kind) or pt.is_floating(kind))
 
 
-def _with_text_columns(batch: pa.RecordBatch, as_text: dict[str, pa.Field], schema: pa.Schema) -> pa.RecordBatch:
+def _with_text_columns(
+    batch: pa.RecordBatch, as_text: dict[str, pa.Field], schema: pa.Schema, file: str, first: int
+) -> pa.RecordBatch:
+    """``first``: the number of the batch's first record."""
     parse = row_parser(schema)
     for index, name in enumerate(batch.schema.names):
         field = as_text.get(name)
@@ -291,12 +316,13 @@ def _with_text_columns(batch: pa.RecordBatch, as_text: dict[str, pa.Field], sche
             continue
         check = value_check(field, name)
         values = []
-        for text in batch.column(index).to_pylist():
+        for number, text in enumerate(batch.column(index).to_pylist(), first):
             try:
                 value = None if text is None else load_json(text.encode()) if pt.is_nested(field.type) else text
                 values.append(check(parse({name: value})[name]))
             except ValueError as error:
-                raise SchemaMismatchError(f"column {name!r}: {text!r:.80}: {error}") from None
+                why = error.message if isinstance(error, PylogError) else error
+                raise SchemaMismatchError(f"{file}: record {number}: column {name!r}: {text!r:.80}: {why}") from None
         batch = batch.set_column(index, field, pa.array(values, field.type))
     return batch
 

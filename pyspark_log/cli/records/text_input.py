@@ -6,6 +6,8 @@ Rule: text is checked in the pieces in which it is read, never line by line. Pur
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import re
 from typing import BinaryIO
 
@@ -110,14 +112,20 @@ class CsvSource:
         self.quotes = OpenQuotes()
         self._source = source
         self._name = name
-        self._has_begun = False
+        self._beginning: bytes | None = None
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names in the first line, as far as it was read. For messages."""
+        text = (self._beginning or b"").decode(errors="replace")
+        return next(csv.reader(io.StringIO(text, newline="")), [])
 
     def read(self, size: int = -1) -> bytes:
         """Like that of a file; empty at the end."""
         piece = self._source.read(size)
-        if not self._has_begun:
-            self._has_begun = True
+        if self._beginning is None:
             piece = without_mark(piece)
+            self._beginning = piece[:_PART_BYTES]
         self.quotes.add(piece)
         if not piece and self.quotes.line is not None:
             raise SchemaMismatchError(f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
@@ -50,6 +51,7 @@ from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy", "GRPC_ADDRESS_HTTP_PROXY")  # those gRPC reads
 _logger = logging.getLogger(__name__)
 
 BOOTSTRAP_LIMIT_S = 10.0
@@ -390,7 +392,7 @@ class Cluster(forking.Forkable):
         if address is not None and isinstance(failure, _CONNECTION_FAILED):
             self._look_for_stranger(address, failure, deadline)
         if all(self._strangers.get(each) for each in self.bootstrap_servers):
-            raise self._strangers_error(limit_s)
+            raise self._through_proxy(self._strangers_error(limit_s))
         if isinstance(failure, NotAPylogBrokerError) and len(self.bootstrap_servers) == 1:
             raise failure
         look_s = _look_s(limit_s)
@@ -409,8 +411,20 @@ class Cluster(forking.Forkable):
                 continue  # of several addresses, report one where something is
             if peer is not Peer.SILENT and self._clock.now_s() - started_s < limit_s:
                 return  # the look took no time: there is time for another attempt
-            raise error_for(peer, each, said_s)
-        raise BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
+            raise self._through_proxy(error_for(peer, each, said_s))
+        raise self._through_proxy(
+            BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
+        )
+
+    def _through_proxy(self, error: PylogError) -> PylogError:
+        """What was found at the address was found without the proxy, which may be the one that does not answer."""
+        variable = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
+        if not self.uses_proxy or variable is None:
+            return error
+        return type(error)(
+            f"{error.message}. enable.http.proxy is true, so connections go through the proxy that {variable} names: "
+            "does it answer?"
+        )
 
     def _look_for_stranger(self, address: Address, failure: PylogError, deadline: Deadline) -> None:
         """Finds out, once, what is at an address where no broker has answered yet."""

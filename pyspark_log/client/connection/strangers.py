@@ -85,6 +85,10 @@ _BY_WEIGHT = (
 _BEGINNINGS: Mapping[bytes, Peer] = {
     b"SSH-": Peer.SSH,
     b"HTTP/": Peer.HTTP,
+    b"<!DOCTYPE ": Peer.HTTP,  # without a status line: an answer to what it takes for HTTP/0.9
+    b"<!doctype ": Peer.HTTP,
+    b"<HTML": Peer.HTTP,
+    b"<html": Peer.HTTP,
     b"\x15\x03": Peer.TLS,  # an alert
     b"\x16\x03": Peer.TLS,  # a handshake
     b"-ERR ": Peer.REDIS,

@@ -80,10 +80,23 @@ class Topic:
         try:
             return decode_frame(frame, self.schemas, columns=columns, topic_id=self.topic_id, partition=partition)
         except CorruptRecordError as error:
+            if error.unreadable is not None:
+                raise CorruptRecordError(self._unreadable(header, partition, *error.unreadable)) from None
             raise CorruptRecordError(
                 f"{self.name}-{partition} is damaged at offset {header.base_offset} to {header.last_offset}: "
                 f"{error.message}. `pylog log verify` on the broker's machine says where; seek past it to continue"
             ) from None
+
+    def _unreadable(self, header: FrameHeader, partition: int, row: int, value: str) -> str:
+        offset, after = header.base_offset + row, header.next_offset
+        others = ""
+        if header.record_count > 1:
+            others = f" Nor can records {header.base_offset} to {header.last_offset} be read, which were sent with it."
+        return (
+            f"Record {offset} of {self.name}-{partition} holds a value that no reader accepts ({value}).{others} "
+            f"To skip {'them' if others else 'it'}: seek to {after}, or pylog group reset GROUP "
+            f"-t {self.name}:{partition} --to {after} --execute"
+        )
 
     def describe(self) -> TopicDescription:
         """The public description."""

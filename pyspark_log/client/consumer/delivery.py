@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
@@ -358,12 +360,30 @@ def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As Python values. Dates and timestamps outside Python's years are integers, which `Producer.send` takes, too."""
+    """As Python values. What Python's types cannot hold (years beyond 9999, times with nanoseconds, durations of
+    millions of years) is an integer, which `Producer.send` takes, too."""
     try:
-        values: list[Any] = column.to_pylist()
-    except OverflowError:
+        # Of times in nanoseconds Arrow cuts some off or raises, which depends on whether pandas is installed.
+        whole = column if (kind := _with_microseconds(column.type)) == column.type else column.cast(kind)
+        values: list[Any] = whole.to_pylist()
+    except (OverflowError, pa.ArrowInvalid):
         return [_value(scalar) for scalar in column]
     return values
+
+
+@lru_cache(maxsize=1024)
+def _with_microseconds(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with the times in it in microseconds, as Python has them."""
+    if pt.is_time64(kind):
+        return pa.time64("us")
+    if pt.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_with_microseconds(key.type)), item.with_type(_with_microseconds(item.type)))
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_microseconds(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([member.with_type(_with_microseconds(member.type)) for member in kind])
+    return kind
 
 
 def _value(scalar: pa.Scalar) -> Any:
@@ -376,8 +396,10 @@ def _value(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.ListScalar):
         return [_value(each) for each in scalar.values]
     try:
+        if isinstance(scalar, pa.Time64Scalar):
+            scalar = scalar.cast(pa.time64("us"))
         return scalar.as_py()
-    except OverflowError:
+    except (OverflowError, pa.ArrowInvalid):
         return scalar.value
 
 

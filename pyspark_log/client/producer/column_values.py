@@ -14,7 +14,7 @@ datetime's time of day, and take a naive datetime for UTC. Only floats are round
 | date                       | date (no datetime), datetime64 of whole days; int: days since 1970                   |
 | timestamp                  | aware datetime; int: µs since 1970                                                   |
 | timestamp_ntz              | naive datetime, datetime64 of whole µs; int: µs                                      |
-| time                       | time without a zone; int: ns since midnight                                          |
+| time                       | time without a zone; int: ns since midnight, less than a day                         |
 | duration                   | timedelta, timedelta64 of whole µs; int: µs                                          |
 | array                      | any iterable but text, bytes and mappings                                            |
 | map                        | a mapping, or an iterable of pairs                                                   |
@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.schema.validity import DAY_NS, TIMES_ALLOWED
 from broker_runtime.contract.suggestion import suggestion
 
 Check = Callable[[Any], Any]
@@ -172,8 +173,15 @@ def _decimal(kind: Any, path: str) -> Check:
         assert isinstance(exponent, int)  # it is a letter if the number is not finite
         text = "".join(map(str, digits)).lstrip("0")
         after_point = -exponent - (len(text) - len(text.rstrip("0")))
-        if text and (after_point > scale or len(text) + exponent > precision - scale):
-            _refuse(path, kind, value, f": it has up to {precision - scale} digits before and {scale} after the point")
+        for has, room, where in (
+            (after_point, scale, "after"),
+            (len(text) + exponent, precision - scale, "before"),
+        ):
+            if text and has > room:
+                had = f"{has:,} digit{'' if has == 1 else 's'} {where} the point"
+                raise SchemaMismatchError(
+                    f"column {path!r} takes decimal({precision},{scale}); {number!s:.80} has {had}"
+                )
         return number if text else Decimal(0)
 
     return check
@@ -187,13 +195,15 @@ def _whole(value: np.datetime64 | np.timedelta64, unit: str, name: str) -> int |
     return int(converted.astype(np.int64)) if converted == value else None
 
 
-def _counted(value: Any, kind: object, path: str, limits: tuple[int, int], taken: str) -> int:
+def _counted(
+    value: Any, kind: object, path: str, limits: tuple[int, int], taken: str, why: str = ": out of range"
+) -> int:
     """A number of units, as Arrow itself takes it."""
     number = _index(value)
     if number is None:
         _refuse(path, kind, value, f"; it takes {taken}")
     if not limits[0] <= number < limits[1]:
-        _refuse(path, kind, value, ": out of range")
+        _refuse(path, kind, value, why)
     return number
 
 
@@ -224,9 +234,13 @@ def _timestamp(kind: Any, path: str) -> Check:
             if value != value or getattr(value, "nanosecond", None):  # pandas' NaT, and its nanoseconds
                 _refuse(path, kind, value, ", which is no whole number of µs")
             is_aware = value.utcoffset() is not None
-            if is_aware != is_instant:
-                hint = "take its time zone away" if is_aware else "give it a time zone: datetime.now(timezone.utc)"
-                _refuse(path, kind, value, f"; {hint}")
+            if is_instant and not is_aware:
+                raise SchemaMismatchError(
+                    f"column {path!r} needs a time zone; {value.isoformat()} has none. Give an aware datetime, for "
+                    "example datetime.now(timezone.utc)"
+                )
+            if is_aware and not is_instant:
+                raise SchemaMismatchError(f"column {path!r} takes no time zone; {value.isoformat()} has one")
             return (value - (_EPOCH if is_instant else _EPOCH_NAIVE)) // _MICROSECOND
         if isinstance(value, np.datetime64):
             microseconds = None if is_instant else _whole(value, "us", "datetime64")
@@ -245,7 +259,7 @@ def _time(kind: Any, path: str) -> Check:
                 _refuse(path, kind, value, "; take its time zone away")
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return (seconds * 1_000_000 + value.microsecond) * 1000
-        return _counted(value, kind, path, _INT64, "a time")
+        return _counted(value, kind, path, (0, DAY_NS), "a time", f": it takes {TIMES_ALLOWED}, 0 to {DAY_NS - 1} ns")
 
     return check
 

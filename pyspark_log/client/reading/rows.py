@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
@@ -118,7 +117,7 @@ class _Rows:
             start = self._decoded.header.base_offset + self._first
             return pa.array(np.arange(start, start + self._count, dtype=np.int64))
         if name == "timestamp":
-            return self._timestamps()
+            return self._cut(self._decoded.timestamp_column())
         assert name == "headers"
         headers = self._decoded.headers
         return pa.nulls(self._count, HEADERS_TYPE) if headers is None else self._cut(headers)
@@ -126,13 +125,6 @@ class _Rows:
     def metadata(self) -> pa.Array:
         fields = list(_METADATA_FIELD.type)
         return pa.StructArray.from_arrays([self.kafka(field.name) for field in fields], fields=fields)
-
-    def _timestamps(self) -> pa.Array:
-        constant = self._decoded.constant_timestamp_ms
-        if constant is not None:
-            return pa.array(np.full(self._count, constant * 1000, np.int64)).view(TIMESTAMP_TYPE)
-        assert self._decoded.timestamps is not None
-        return pc.multiply(self._cut(self._decoded.timestamps), 1000).view(TIMESTAMP_TYPE)
 
     def _cut(self, column: pa.Array) -> pa.Array:
         if self._first == 0 and self._count == len(column):

@@ -105,6 +105,7 @@ def nothing(_: bytes) -> bytes:
         (nothing, b"-DENIED Redis is running in protected mode\r\n", Peer.REDIS, "is Redis"),
         (lambda _: b"500 what?\r\n", b"220 mail.example.com ESMTP\r\n", Peer.MAIL, "is a mail or FTP server"),
         (lambda _: b"who are you?\r\n", b"", Peer.OTHER, "is another service, not a pylog broker"),
+        (lambda _: b'<!DOCTYPE HTML>\n<html lang="en">', b"", Peer.HTTP, "is a web server, not a pylog broker"),
         (nothing, b"", Peer.CLOSED_TO_HTTP2, "is another service, not a pylog broker"),
     ],
 )

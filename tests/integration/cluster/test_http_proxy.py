@@ -96,7 +96,7 @@ def test_proxy_in_the_environment_is_ignored_unless_a_setting_names_it(proxy: Re
         assert (listed.returncode, "t" in listed.stdout.split()) == (0, True), listed
         assert proxy.asked == []
         with (
-            pytest.raises((BrokerUnavailableError, NotAPylogBrokerError)),
+            pytest.raises((BrokerUnavailableError, NotAPylogBrokerError), match="go through the proxy that grpc_proxy"),
             Admin(cluster.bootstrap_servers.split(",")[0], enable_http_proxy=True, request_timeout_ms=3_000) as admin,
         ):
             admin.list_topics()

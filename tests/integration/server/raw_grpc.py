@@ -20,14 +20,15 @@ WINDOW_BYTES = 60_000
 class Connection:
     """One HTTP/2 connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, window_bytes: int = 2**31 - 1) -> None:
+        """``window_bytes``: how much of an answer each call takes."""
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
         self.sent_bytes = 0
         self.is_broken = False
         self._next_stream = 1
         self._open: set[int] = set()
         self._received = b""
-        window = struct.pack(">HI", 4, 2**31 - 1)  # INITIAL_WINDOW_SIZE
+        window = struct.pack(">HI", 4, window_bytes)  # INITIAL_WINDOW_SIZE
         self._send(_PREFACE + _frame(_SETTINGS, 0, 0, window) + _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
 
     def call(self, method: str, messages: list[bytes], *, prefixed: bool = True, end: bool = True) -> None:

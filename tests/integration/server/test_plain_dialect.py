@@ -15,6 +15,7 @@ from tests.integration.server.serving import TYPED, Server, serving
 
 _OPTIONS = flight.FlightCallOptions(timeout=60)
 _ROWS = pa.record_batch({"carrier": ["UA", "AA", None, "DL", "B6"], "delay": pa.array([1, None, 3, 4, 5], pa.int32())})
+_NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"UA\xff"]).buffers())
 
 
 @pytest.fixture
@@ -79,6 +80,7 @@ def test_partition_in_the_path_is_obeyed_and_types_are_cast(server: Server) -> N
         (("typed",), pa.record_batch({"carrier": ["UA"], "plane": [1]}), "plane"),
         (("typed",), pa.record_batch({"delay": ["soon"]}), "delay"),
         (("typed",), pa.record_batch({"carrier": pa.array(["UA"]).dictionary_encode()}), "takes no dictionaries"),
+        (("typed",), pa.record_batch({"carrier": _NO_TEXT}), r"SCHEMA_MISMATCH.*'carrier' is string.*b'UA.xff'.*UTF-8"),
         (("typed", "2"), _ROWS, "partitions 0 to 1"),
         (("typed", "x"), _ROWS, "partition number"),
         (("nope",), _ROWS, "nope"),

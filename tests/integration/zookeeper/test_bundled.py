@@ -135,6 +135,14 @@ def test_connecting_without_a_server_is_a_bounded_error():
     assert time.monotonic() - started < 30
 
 
+def test_host_name_that_does_not_exist_is_said_at_once():
+    """Waiting would not help, and the name is the mistake."""
+    started = time.monotonic()
+    with pytest.raises(ZooKeeperUnavailableError, match=r"host name not found: nosuch.invalid, also.invalid"):
+        KazooZooKeeper.connect("nosuch.invalid:2181,also.invalid/pylog", session_timeout_ms=4_000)
+    assert time.monotonic() - started < 10
+
+
 def test_calls_are_bounded_while_the_server_is_frozen(tmp_path):
     """Every wait is bounded; the session continues when the server does."""
     with BundledZooKeeper(tmp_path) as server:

@@ -73,6 +73,11 @@ class Committed:
         self.extend(kept, 0)
         return lost
 
+    def reached_by(self, frames: Sequence[StoredFrame]) -> int:
+        """Up to where a log with these frames has what is committed and not deleted."""
+        lacks = (each for each in self.frames if each.base_offset >= self.log_start and missing([each], frames))
+        return next((each.base_offset for each in lacks), self.end)
+
     def between(self, start: int, end: int) -> Sequence[StoredFrame]:
         """The frames that begin in the range."""
         return self.frames[bisect_left(self._bases, start) : bisect_left(self._bases, end)]

@@ -217,6 +217,55 @@ class Directed:
         )
         self.when(is_moving, lambda: self._later(self._rng.randrange(500 * MS), strike), 3 * SECOND)
 
+    def target_without_power(self, node: Node) -> None:
+        """A partition moves to another broker. As soon as that one is in sync, and before the move is through, all
+        brokers are killed; its machine loses its power, and it is back before the others, who have all."""
+        world = self._world
+        chosen = [
+            (at, state, spare)
+            for at, state in self._led()
+            for spare in self._running()
+            if spare.broker_id not in world.states.topics[at.topic].assignment[at.partition]
+            and all(each.isr != (spare.broker_id,) for each in world.states.partitions.values())
+        ]
+        is_calm = not (world.is_recovering or world.network.is_cut_anywhere or world.zookeeper.is_down)
+        is_quiet = world.scheduler.now_us < world.quiet_until_us
+        if (
+            not chosen
+            or not is_calm
+            or is_quiet
+            or not all(each.is_up and each.is_well for each in world.nodes.values())
+        ):
+            return
+        at, state, spare = self._rng.choice(chosen)
+        leader = world.nodes[state.leader]
+        world.trace.fault("target of a move loses its power", spare.actor, str(at))
+
+        def strike() -> None:
+            present = world.states.state(at)
+            is_moving = at.partition in world.states.topics[at.topic].reassignments
+            if not is_moving or present is None or spare.broker_id not in present.isr or present.unproven:
+                return
+            world.trace.situation("target of a move loses its power as it arrives")
+            for each in world.nodes.values():
+                each.kill(power_lost=each is spare)
+                each.start(self._rng.randrange(SECOND) if each is spare else self._rng.randrange(4, 8) * SECOND)
+            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
+
+        self._at_state_write(
+            world.zookeeper.after_transaction,
+            leader.actor,
+            "in-sync",
+            lambda client: world.scheduler.after(0, "net", strike),
+            lambda written: spare.broker_id in written.isr,
+        )
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=(spare.broker_id,))
+        world.call_controller(
+            lambda life: life.movements.reassign_partitions(CLIENT, ReassignPartitionsRequest(moves=(move,))),
+            on_answer=lambda answer: None,
+            on_failure=lambda reason: None,
+        )
+
     # --- failed fsyncs ----------------------------------------------------------------------------------------------
 
     def successor_killed(self, node: Node) -> None:
@@ -261,6 +310,52 @@ class Directed:
 
         self.when(is_reported, lambda: self._later(self._rng.randrange(3 * SECOND), strike), 8 * SECOND)
 
+    def failed_ones_outlive_the_others(self, node: Node) -> None:
+        """The fsyncs of some followers fail, and they run on. All others end, and are back before those are restarted,
+        whose logs may lack what the fsyncs did not write. Sometimes one of the others has lost its power: with all that
+        it had on its disk, or it would be lost, rightly."""
+        world = self._world
+        at, follower = self._fail_fsync(of_leader=False)
+        state = None if at is None else world.states.state(at)
+        if at is None or follower is None or state is None:
+            return
+        failing = [follower]
+        if self._rng.random() < 0.5:
+            failing = [world.nodes[each] for each in state.isr if each != state.leader]
+            for other in failing:
+                if other is not follower:
+                    self._fail_next_fsync(at, other)
+        others = [world.nodes[each] for each in state.isr if world.nodes[each] not in failing]
+        takes_power, delay_us = self._rng.random() < 0.5, self._rng.choice([0, self._rng.randrange(3 * SECOND)])
+
+        def are_reported() -> bool:
+            return all(map(self._has_reported_all, failing))
+
+        def strike() -> None:
+            if not are_reported() or any(each.life is None or each.has_offline_logs for each in others):
+                return
+            world.trace.situation("failed ones outlive the others")
+            for other in others:
+                is_last = other is others[-1] and takes_power and self._is_flushed(other)
+                if is_last:
+                    world.trace.situation("failed ones outlive one that lost its power")
+                other.kill(power_lost=is_last)
+                other.start(self._rng.randrange(8 * SECOND))
+            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
+            for other in failing:
+                self._later(self._rng.randrange(9 * SECOND, 12 * SECOND), lambda other=other: restart(other))
+
+        def restart(other: Node) -> None:
+            if other.life is not None:
+                other.kill(power_lost=False, memory_lost=True)
+                other.start(self._rng.randrange(SECOND))
+
+        self.when(are_reported, lambda: self._later(delay_us, strike), 8 * SECOND)
+
+    def _is_flushed(self, node: Node) -> bool:
+        """Whether no log of the broker would lose anything with its power."""
+        return all(view.durable_end(node.files) >= view.end for view in node.disk.logs.values())
+
     def _has_reported_all(self, node: Node) -> bool:
         """Whether some logs of the broker have failed, and ZooKeeper knows of all that have."""
         path = broker_unwritable_path(node.broker_id)
@@ -284,6 +379,10 @@ class Directed:
             return None, None
         at, node = self._rng.choice(chosen)
         world.trace.fault("failed fsync, and the others are killed", node.actor, str(at))
+        self._fail_next_fsync(at, node)
+        return at, node
+
+    def _fail_next_fsync(self, at: TopicPartition, node: Node) -> None:
         node.files.faults.append(
             Fault(
                 "sync",
@@ -291,7 +390,6 @@ class Directed:
                 matches=lambda path: path.suffix == LOG_SUFFIX and path.parent.name == str(at),
             )
         )
-        return at, node
 
     def _back_before_all_others(self, at: TopicPartition, first: Node) -> None:
         """All replicas are killed. The first comes back without what a failed fsync left in its memory, the others

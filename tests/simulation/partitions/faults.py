@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.faulty_files import Fault
 from tests.simulation.partitions.broker.disk import LOG_SUFFIX
 from tests.simulation.partitions.broker.life import DATA, MIN_FREE_BYTES
@@ -57,6 +58,7 @@ class Faults(FaultInjector):
             "failed fsync": self._fail_fsync,
             "bit flip": self._flip_bits,
             "first one damaged": self._damage_first,
+            "who kept its power damaged": self._damage_who_kept_power,
             "producers forgotten": self._forget_producers,
             "stop": self._stop_in_order,
             "broker added": operations.add_broker,
@@ -77,7 +79,9 @@ class Faults(FaultInjector):
             "back and forth": directed.back_and_forth,
             "successor killed": directed.successor_killed,
             "failed one back first": directed.failed_one_back_first,
+            "failed ones outlive the others": directed.failed_ones_outlive_the_others,
             "leader lost in a move": directed.leader_lost_in_move,
+            "target without power": directed.target_without_power,
             "outcome lost": directed.lose_outcome,
             "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),
             "outcome of leaving lost": lambda node: directed.lose_outcome(node, change="leave"),
@@ -316,14 +320,61 @@ class Faults(FaultInjector):
         self._later(9 * SECOND, mend)
         world.quiet_until_us = world.scheduler.now_us + 12 * SECOND
 
-    def _witnessed(self, node: Node, *, is_led: bool = False) -> StoredFrame | None:
+    def _damage_who_kept_power(self, node: Node, tries: int = 200) -> None:
+        """All processes are killed. Of a partition's two replicas one loses its power just when its disk has all, and
+        is back first; the other one's log is damaged behind its recovery point, and so is the first to lead."""
+        world = self._world
+        chosen = None if world.is_recovering or not self._is_calm() else self._whole_and_witnessed()
+        if chosen is None:
+            if tries:
+                self._later(20 * MS, lambda: self._damage_who_kept_power(node, tries - 1))
+            return
+        whole, damaged, frame = chosen
+        world.trace.situation("who kept its power is damaged, who lost it has all")
+        for each in world.nodes.values():
+            each.kill(power_lost=each is whole)
+            each.start(self._between(0, SECOND) if each is whole else self._between(4 * SECOND, 6 * SECOND))
+        self._damage(damaged, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
+        world.quiet_until_us = world.scheduler.now_us + 20 * SECOND
+
+    def _is_calm(self) -> bool:
+        world = self._world
+        is_well = all(each.is_up and each.is_well for each in world.nodes.values())
+        is_quiet = world.scheduler.now_us < world.quiet_until_us
+        return is_well and not is_quiet and not (world.network.is_cut_anywhere or world.zookeeper.is_down)
+
+    def _whole_and_witnessed(self) -> tuple[Node, Node, StoredFrame] | None:
+        """A broker whose disk has all of its logs, in sync with one other, and a frame of that one's log that can be
+        found to be damaged when the log is opened."""
+        states = self._world.states
+        for name, record in sorted(states.topics.items()):
+            for number in range(len(record.assignment)):
+                at = TopicPartition(name, number)
+                state = states.state(at)
+                if state is None or len(state.isr) != 2 or state.unproven or state.lost:
+                    continue
+                for one, other in (state.isr, state.isr[::-1]):
+                    whole, damaged = self._world.nodes[one], self._world.nodes[other]
+                    views = whole.disk.logs.values()
+                    is_whole = all(
+                        not view.frames or view.durable_end(whole.files) >= view.frames[-1].next_offset
+                        for view in views
+                    )
+                    frame = self._witnessed(damaged, only=at) if is_whole else None
+                    if frame is not None and whole.disk.logs[at].end >= damaged.disk.logs[at].end:
+                        return whole, damaged, frame
+        return None
+
+    def _witnessed(self, node: Node, *, is_led: bool = False, only: TopicPartition | None = None) -> StoredFrame | None:
         """A frame behind the recovery point of one of its logs, with whole ones behind it in the same segment that say
-        that it is committed. ``is_led``: of a partition that it leads."""
+        that it is committed. ``is_led``: of a partition that it leads. ``only``: of this one."""
         saved = node.files.seen(DATA / _RECOVERY_POINTS).decode()
         lines = re.findall(r"^(\S+) (\d+) (\d+)$", saved, re.MULTILINE)
         known = {(topic, number): int(offset) for topic, number, offset in lines}
         for at, view in sorted(node.disk.logs.items()):
             state = self._world.states.state(at)
+            if only not in {None, at}:
+                continue
             if is_led and (state is None or state.leader != node.broker_id):
                 continue
             point = known.get((at.topic, str(at.partition)), 0)

@@ -351,16 +351,15 @@ class Invariants:
                 self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
 
-    def _require_furthest(self, at: TopicPartition, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
-        """All that may be lost is what no disk has left: who leads has the log that goes furthest."""
-        ends = {
-            broker_id: (frames[-1].header.leader_epoch, frames[-1].next_offset) if frames else (-1, 0)
-            for broker_id, frames in left.items()
-        }
+    @staticmethod
+    def _require_furthest(committed: Committed, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
+        """All that may be lost is what no disk has left: who leads has as much of what is committed as anybody."""
+        ends = {broker_id: committed.reached_by(frames) for broker_id, frames in left.items()}
         if leader not in ends or ends[leader] < max(ends.values()):
             raise ViolationError(
-                7, f"{at}: broker {leader} was elected after all in sync lost their power; their logs go to {ends}"
-            )
+                7, f"{committed.at}: broker {leader} was elected after all in sync lost their power; committed up to "
+                f"{committed.end} was what the disk of each had up to {ends}"
+            )  # fmt: skip
 
     @staticmethod
     def _on_the_device(node: Node, at: TopicPartition) -> Sequence[StoredFrame]:
@@ -396,7 +395,7 @@ class Invariants:
             self._takes_part(leader) and change.key in self._left_by_power_loss
         ):  # else it is dead itself, and never leads
             left = self._left_by_power_loss.pop(change.key)
-            self._require_furthest(change.at, leader, left)
+            self._require_furthest(committed, leader, left)
             self._lost_rightly(change.key, committed, left[leader])
 
     def _require_left_to_somebody(self, change: StateChange) -> None:
@@ -517,7 +516,7 @@ class Invariants:
                 self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
             others = set(in_sync) - {broker_id, *self._unproven.get(key, ())}
-            stayed = [each for each in sorted(others) if self._has_stayed(each, node)]
+            stayed = [each for each in sorted(others) if self._has_stayed(each, node, self.committed[key].at)]
             # One that is eligible has all that was acknowledged, and need not know that it is in sync again by now.
             is_again = self._in_sync_as_eligible_us.get((broker_id, key), -1) >= node.started_us
             if broker_id in in_sync and stayed and not is_again:
@@ -527,13 +526,16 @@ class Invariants:
                     f"with {stayed}, who were registered all the time",
                 )
 
-    def _has_stayed(self, broker_id: int, returned: Node) -> bool:
-        """Whether the broker was registered, and served, all the time in which ``returned`` came back, and does not
-        stop. (The port of one that is registered and does not serve yet refuses, as that of a dead one.)"""
+    def _has_stayed(self, broker_id: int, returned: Node, at: TopicPartition) -> bool:
+        """Whether the broker was registered, and served, all the time in which ``returned`` came back, does not stop,
+        and its log has not failed. (The port of one that is registered and does not serve yet refuses, as that of a
+        dead one.)"""
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
         if broker_id in returned.unanswered:  # it may be dying, for all that can be seen
+            return False
+        if at in {TopicPartition(each.topic, each.partition) for each in other.life.hosting.failed_logs()}:
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id

@@ -39,6 +39,9 @@ class _Steered:
 
 _ANY = _Steered(kind="")
 _STEERED = {
+    8: _Steered(
+        kind="who kept its power damaged", beside=0, flush_modes=("interval",), replicas=2, min_in_sync=(None,)
+    ),
     10: _Steered(kind="all but one lose power", flush_modes=("interval", "os")),
     11: _Steered(kind="outcome of leaving lost", replicas=2, min_in_sync=(2,), is_busy=True),
     13: _Steered(kind="all end, but one for ever", flush_modes=("ack",), longer_us=20 * SECOND),
@@ -51,7 +54,18 @@ _STEERED = {
     23: _Steered(kind="only disk given up", beside=0, flush_modes=("ack",), replicas=2, min_in_sync=(1,), is_busy=True),
     25: _Steered(kind="successor killed", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
     26: _Steered(kind="copy of a moment ago", beside=0, flush_modes=("ack",), is_busy=True, longer_us=20 * SECOND),
+    27: _Steered(
+        kind="target without power",  # which leaves one replica
+        beside=0,
+        flush_modes=("interval", "os"),
+        replicas=2,
+        min_in_sync=(None,),
+        longer_us=20 * SECOND,
+    ),
     28: _Steered(kind="failed one back first", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
+    29: _Steered(
+        kind="failed ones outlive the others", beside=0, flush_modes=("interval", "os", "ack"), longer_us=20 * SECOND
+    ),
 }
 """By the remainder that a seed leaves when divided by thirty."""
 

@@ -7,10 +7,12 @@ scenario is not true. Everything that the checker looks at in random runs is loo
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     AlterConfigRequest,
@@ -18,8 +20,10 @@ from broker_runtime.contract.requests import (
     PartitionMove,
     ReassignPartitionsRequest,
 )
+from broker_runtime.log.faulty_files import Fault
+from broker_runtime.zookeeper.znodes import DiskTroubles, broker_unwritable_path, from_json
 from tests.callers import CLIENT
-from tests.simulation.partitions.broker.disk import Copy
+from tests.simulation.partitions.broker.disk import LOG_SUFFIX, Copy
 from tests.simulation.partitions.broker.life import DATA
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.clients import Consumer, Producer
@@ -184,6 +188,17 @@ class Scenario:
     def kill(self, broker: str) -> None:
         self.node(broker).kill(power_lost=False)
 
+    @says(r"Broker (\d+) is killed, and has lost what a failed fsync left in its memory")
+    def kill_and_forget(self, broker: str) -> None:
+        self.node(broker).kill(power_lost=False, memory_lost=True)
+
+    @says(rf"The next fsync of {_AT} on broker (\d+) fails")
+    def fail_fsync(self, topic: str, number: str, broker: str) -> None:
+        at = TopicPartition(topic, int(number))
+        self.node(broker).files.faults.append(
+            Fault("sync", times=1, matches=lambda path: path.suffix == LOG_SUFFIX and path.parent.name == str(at))
+        )
+
     @says(rf"Brokers? {_BROKERS} loses? (?:its|their) power")
     def lose_power(self, ids: str) -> None:
         for broker_id in numbers(ids):
@@ -273,13 +288,38 @@ class Scenario:
         node.files.put_in(taken)
         node.claimed_durable = {}
 
-    @says(rf"A bit of the log of {_AT} on broker (\d+) flips")
-    def flip(self, topic: str, number: str, broker: str) -> None:
-        """In its first frame."""
+    @says(rf"A bit of (?:(\w+) in )?the log of {_AT} on broker (\d+) flips")
+    def flip(self, value: str | None, topic: str, number: str, broker: str) -> None:
+        """In the frame with that value, or in the first."""
         node = self.node(broker)
-        frame = node.disk.logs[TopicPartition(topic, int(number))].frames[0]
+        frame = next(
+            each
+            for each in node.disk.logs[TopicPartition(topic, int(number))].frames
+            if value is None or value in self.world.history.batches[each.body].values
+        )
         node.files.damage(frame.segment, frame.end_position - 1, 1)
         self.world.invariants.damaged_by_fault(node, frame.segment, frame.end_position - 1)
+
+    @says(rf"The leader of {_AT} deletes the records below (\d+)")
+    def delete_records(self, topic: str, number: str, offset: str) -> None:
+        """Its followers need not have heard of it when this returns."""
+        at, record = TopicPartition(topic, int(number)), self.world.states.topics[topic]
+        state = self.world.states.state(at)
+        life = None if state is None or state.leader is None else self.node(state.leader).life
+        assert life is not None
+        partition = life.registry.find(topic, at.partition, record.topic_id)
+        committed = self.world.invariants.of((record.topic_id, at.partition), at)
+        committed.log_start = max(int(offset), committed.log_start)
+
+        is_done: list[bool] = []
+
+        def delete() -> None:
+            with contextlib.suppress(RequestTimedOutError):
+                partition.delete_records(int(offset), timeout_s=0)
+            is_done.append(True)
+
+        self.world.scheduler.after(0, life.actor, delete, thread="produce")
+        self.wait(lambda: bool(is_done))
 
     @says(rf"An operator decides that {_AT} is led without who has all of it")
     def elect_unclean(self, topic: str, number: str) -> None:
@@ -344,6 +384,16 @@ class Scenario:
             return any(life is not None and life.member.controller.is_active for life in lives)
 
         self.wait(is_so)
+
+    @says(rf"It is known that the log of {_AT} on broker (\d+) has failed")
+    def has_failed(self, topic: str, number: str, broker: str) -> None:
+        path = broker_unwritable_path(int(broker))
+
+        def is_known() -> bool:
+            node = self.world.zookeeper.find(path)
+            return node is not None and from_json(node.data, DiskTroubles, path).has_failed(topic, int(number))
+
+        self.wait(is_known)
 
     @says(rf"{_VALUES} (?:is|are) acknowledged")
     def acknowledged(self, values: str) -> None:

@@ -24,6 +24,8 @@ SITUATIONS = (
     "successor killed before it commits",
     "failed one back first",
     "failed one back first, then one without power",
+    "failed ones outlive the others",
+    "failed ones outlive one that lost its power",
     "write that finds the disk full",
     "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",
@@ -38,4 +40,6 @@ SITUATIONS = (
     "acknowledged records lost, rightly",
     "producer begins anew",
     "leader lost during a move",
+    "target of a move loses its power as it arrives",
+    "who kept its power is damaged, who lost it has all",
 )

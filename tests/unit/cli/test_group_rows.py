@@ -8,7 +8,7 @@ from typing import cast
 from broker_runtime.contract.errors import UnknownTopicOrPartitionError
 from broker_runtime.contract.model import GroupDescription, GroupOffset, MemberDescription, TopicPartition
 from pyspark_log import Admin
-from pyspark_log.cli.group import _partition_rows
+from pyspark_log.cli.group import _age, _partition_rows
 
 GONE, NEW, OLD = TopicPartition("gone", 0), TopicPartition("new", 0), TopicPartition("old", 0)
 
@@ -39,3 +39,8 @@ def test_held_partitions_are_shown_without_offsets_and_after_their_topic_was_del
         ("new", None, 7, None, "c"),
         ("old", 3, 3, 0, "c"),
     ]
+
+
+def test_lag_of_years_is_shown_in_years() -> None:
+    """Records may be stamped 1970."""
+    assert [_age(None), _age(12.5), _age(31_000_000.0), _age(56 * 31_557_600.0)] == [None, 12.5, 31_000_000.0, "56y"]

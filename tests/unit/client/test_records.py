@@ -1,6 +1,6 @@
 """Timestamps and batches as programs get them."""
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pyarrow as pa
 import pytest
@@ -78,6 +78,58 @@ def test_times_outside_pythons_years_are_counts_of_their_units() -> None:
     assert [record.key for record in records] == [2**31 - 1, date(9999, 12, 31), None]
     for field in fields:
         value_check(field, field.name)(outside[field.name])
+
+
+LEAF_VALUES: dict[pa.DataType, st.SearchStrategy] = {
+    pa.bool_(): st.booleans(),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=5),
+    pa.binary(): st.binary(max_size=5),
+    pa.decimal128(38, 10): st.decimals(-(10**20), 10**20, places=10).map(lambda number: number.normalize()),
+    pa.date32(): st.integers(-(2**31), 2**31 - 1),
+    pa.timestamp("us", "UTC"): st.integers(-(2**63), 2**63 - 1),
+    pa.timestamp("us"): st.integers(-(2**63), 2**63 - 1),
+    pa.time64("ns"): st.integers(0, 86_400 * 10**9 - 1),
+    pa.duration("us"): st.integers(-(2**63), 2**63 - 1),
+    pa.null(): st.none(),
+}
+
+
+@pytest.mark.parametrize("wrapped", ["alone", "list", "struct", "map"])
+@pytest.mark.parametrize("kind", LEAF_VALUES, ids=str)
+def test_any_value_of_any_type_reaches_a_consumer_as_one_that_send_takes(kind: pa.DataType, wrapped: str) -> None:
+    """W20: no value that a topic can hold stops a reader, and what it gets can be sent on unchanged."""
+
+    @given(st.lists(st.none() | LEAF_VALUES[kind], min_size=1, max_size=4))
+    @settings(deadline=None, max_examples=25)
+    def check(values: list[object]) -> None:
+        column = pa.array(values, kind)
+        offsets = pa.array(range(len(values) + 1), pa.int32())
+        if wrapped == "list":
+            column = pa.ListArray.from_arrays(offsets, column)
+        elif wrapped == "struct":
+            column = pa.StructArray.from_arrays([column], ["f"])
+        elif wrapped == "map":
+            column = pa.MapArray.from_arrays(offsets, pa.array(["k"] * len(values)), column)
+        batch = typed_batch(pa.record_batch({"c": column}))
+        records = records_of(batch, key=None, is_typed=True, key_from=None, value_from=None)
+        sent_on = [value_check(pa.field("c", column.type), "c")(record.row["c"]) for record in records]
+        assert pa.array(sent_on, column.type).equals(column)
+
+    check()
+
+
+def test_times_finer_than_pythons_are_counts_of_nanoseconds() -> None:
+    """Python's times have microseconds: the others of a column stay times, and nothing is cut off."""
+    noon_ns = 43_200 * 10**9
+    column = pa.array([noon_ns, noon_ns + 1, None, noon_ns + 1000]).view(pa.time64("ns"))
+    records = records_of(
+        typed_batch(pa.record_batch({"t": column})), key="t", is_typed=True, key_from=None, value_from=None
+    )
+    expected = [time(12), noon_ns + 1, None, time(12, 0, 0, 1)]
+    assert [record.row["t"] for record in records] == expected
+    assert [record.key for record in records] == expected
 
 
 def test_time_of_a_record_after_year_9999_is_one_clear_error() -> None:

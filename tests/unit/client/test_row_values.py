@@ -51,6 +51,7 @@ def stored(kind: str, value: Any) -> Any:
         ("timestamp_ntz", dt.datetime(2026, 1, 31, 12), dt.datetime(2026, 1, 31, 12)),
         ("timestamp_ntz", np.datetime64("2026-01-31T12:00"), dt.datetime(2026, 1, 31, 12)),
         ("time", dt.time(23, 59, 59, 999999), dt.time(23, 59, 59, 999999)),
+        ("time", 86_399_999_999_000, dt.time(23, 59, 59, 999999)),
         ("duration", dt.timedelta(days=-1, microseconds=1), dt.timedelta(days=-1, microseconds=1)),
         ("duration", np.timedelta64(3, "s"), dt.timedelta(seconds=3)),
         ("void", None, None),
@@ -108,6 +109,9 @@ def test_value_is_stored_as_it_was_given(kind: str, value: Any, expected: Any) -
         ("timestamp_ntz", NOON, "v"),
         ("timestamp_ntz", np.datetime64("2026-01-31T12:00:00.000000001"), "v"),
         ("time", dt.time(1, tzinfo=UTC), "v"),
+        ("time", 86_400 * 10**9, "v"),
+        ("time", -1, "v"),
+        ("array<time>", [0, -1], "v.element"),
         ("duration", pd.Timedelta(1, "ns"), "v"),
         ("duration", np.timedelta64(1, "M"), "v"),
         ("void", 0, "v"),
@@ -144,3 +148,25 @@ def test_column_names_that_are_no_text_are_refused_by_name() -> None:
     schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema("a int")))
     with pytest.raises(SchemaMismatchError, match="no column 1"):
         RowCheck("t", schema).row({1: 2})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("decimal(10,2)", Decimal("1.234"), "column 'v' takes decimal(10,2); 1.234 has 3 digits after the point"),
+        ("decimal(3,2)", 12, "column 'v' takes decimal(3,2); 12 has 2 digits before the point"),
+        (
+            "decimal(2,1)",
+            Decimal("1e999999"),
+            "column 'v' takes decimal(2,1); 1E+999999 has 1,000,000 digits before the",
+        ),
+        ("timestamp", NOON.replace(tzinfo=None), "column 'v' needs a time zone; 2026-01-31T12:00:00 has none"),
+        ("timestamp_ntz", NOON, "column 'v' takes no time zone; 2026-01-31T12:00:00+00:00 has one"),
+        ("time", 86_400 * 10**9, "it takes 00:00:00 to 23:59:59.999999999, 0 to 86399999999999 ns"),
+    ],
+)
+def test_refusal_says_what_is_wrong_in_plain_words(kind: str, value: Any, message: str) -> None:
+    """Not with Python's notation of the value."""
+    with pytest.raises(SchemaMismatchError) as raised:
+        stored(kind, value)
+    assert message in raised.value.message

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
 from broker_runtime.contract.frame import (
     HEADERS_COLUMN_ID,
     HEADERS_TYPE,
@@ -150,3 +150,11 @@ def test_rows_are_the_frames_own_memory() -> None:
     decoded = frame()
     (values,) = RowAssembler("t", UNTYPED, ["value"]).arrays(decoded, 0, 0, 1 << 40) or []
     assert values.buffers()[2].address == decoded.batch.column("value").buffers()[2].address
+
+
+@pytest.mark.parametrize("timestamps", [2**62, (5, 6, 2**62)])
+@pytest.mark.parametrize("column", ["timestamp", METADATA])
+def test_time_that_microseconds_cannot_express_is_an_error(timestamps: Any, column: str) -> None:
+    """Milliseconds reach further than Spark's microseconds. A number that wraps around would be a wrong time."""
+    with pytest.raises(CorruptRecordError, match="out of range"):
+        rows(RowAssembler("t", UNTYPED, [column]), frame(timestamps=timestamps))

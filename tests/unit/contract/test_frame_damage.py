@@ -286,7 +286,7 @@ def test_values_that_point_outside_the_buffer_are_refused() -> None:
         with pytest.raises(CorruptRecordError, match="damaged"):
             decode_frame(with_checksums(data), SchemaHistory([schema]))
     not_utf8 = frame.replace(b"abcdefg", b"ab\xffdefg")
-    with pytest.raises(CorruptRecordError, match="damaged"):
+    with pytest.raises(CorruptRecordError, match=r"row 0 holds a value that no reader accepts \(text = b'ab\\xff'\)"):
         decode_frame(with_checksums(not_utf8), SchemaHistory([schema]))
 
 
@@ -328,3 +328,30 @@ def test_nested_nulls_that_a_column_forbids_are_refused_by_the_reader() -> None:
         else:
             with pytest.raises(CorruptRecordError, match="allows no nulls"):
                 decode_frame(frame, SchemaHistory([strict]))
+
+
+@pytest.mark.parametrize(
+    ("times", "position", "value"),
+    [
+        pytest.param((1000, 2**63 - 1), 80, 1001, id="above the largest"),
+        pytest.param((1000, 2000), 72, 1500, id="below the smallest"),
+    ],
+)
+def test_timestamps_that_contradict_the_header_are_refused_by_the_reader(
+    times: tuple[int, int], position: int, value: int
+) -> None:
+    """Brokers know a frame's times by its header alone: they find records by it, and refuse times in the future."""
+    batch = pa.record_batch({"value": [b"a", b"b"]})
+    honest = encode_frame(batch, UNTYPED, timestamps=pa.array(times, pa.int64())).to_pybytes()
+    lying = patched(position, "q", value, honest)
+    check_frame_schema(lying, HISTORY)  # the leader does not look at rows
+    with pytest.raises(CorruptRecordError, match=f"timestamps of {times[0]} to {times[1]} ms in a frame whose header"):
+        decode_frame(lying, HISTORY)
+    assert decode_frame(lying, HISTORY, columns=(0,)).batch.num_columns == 1
+
+
+def test_header_with_two_times_needs_a_column_of_them() -> None:
+    """Without the column all records have the same time."""
+    lying = patched(80, "q", 9)
+    with pytest.raises(CorruptRecordError, match="timestamps of 7 to 9 ms"):
+        decode_frame(lying, HISTORY)

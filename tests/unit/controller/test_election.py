@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker_runtime.controller.election import Electorate, elect, elect_most_complete, prefer
-from broker_runtime.zookeeper.znodes import PartitionState
+from broker_runtime.controller.election import Electorate, LogReach, elect, elect_most_complete, prefer
+from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
 
 def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=(), eligible=(), last_known=()):
@@ -59,6 +59,87 @@ def test_last_known_eligible_replica_leads_only_by_choice():
     unproven = state(None, 5, (2,), unproven=(2,), last_known=(3,))
     assert elect(unproven, (3, 2, 1), live, 3) is None
     assert elect(unproven, (3, 2, 1), live, 3, is_loss_accepted=True) == state(2, 6, (2,), 8, 3)
+
+
+def failed(*broker_ids, live, named=True, **known):
+    """The brokers, of which these reported that their logs of t-0 have failed."""
+    disks = {
+        each: DiskTroubles(epoch=live[each], partitions={}, failed={"t": (0,)} if named else None)
+        for each in broker_ids
+    }
+    return Electorate(live, disks=disks, **known).at("t", 0)
+
+
+ALL = {1: 7, 2: 8, 3: 9}
+
+
+def test_replicas_whose_logs_failed_leave_the_set_to_the_leader_and_are_eligible():
+    """They are offline, and hold up commits. The others may have lost their power just before."""
+    led = state(1, 4, (1, 2, 3), 7)
+    assert elect(led, (1, 2, 3), failed(2, live=ALL), 3) == state(1, 4, (1, 3), 7, 3, eligible=(2,))
+    assert elect(led, (1, 2, 3), failed(2, 3, live=ALL), 3) == state(1, 4, (1,), 7, 3, eligible=(2, 3))
+    assert elect(led, (1, 2, 3), Electorate(ALL).at("t", 0), 3) is None
+    other = Electorate(ALL, disks={2: DiskTroubles(epoch=8, failed={"t": (1,), "u": (0,)})})
+    assert elect(led, (1, 2, 3), other.at("t", 0), 3) is None
+    stopping = failed(2, live=ALL, stopping=frozenset({1, 3}))
+    assert elect(led, (1, 2, 3), stopping, 3) == state(1, 4, (1, 3), 7, 3, eligible=(2,))
+    elsewhere = elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), failed(2, live={2: 8, 3: 9}), 3)
+    assert elsewhere == state(3, 5, (3,), 9, 3, eligible=(1, 2))
+
+
+def test_replica_that_only_may_have_failed_stays_with_the_leader():
+    """If its log is sound, it would join again at once. It leads for nobody."""
+    led = state(1, 4, (1, 2, 3), 7)
+    assert elect(led, (1, 2, 3), failed(2, live=ALL, named=False), 3) is None
+    assert elect(led, (1, 2, 3), failed(2, live={1: 7, 2: 8}, named=False), 3) == state(1, 4, (1, 2), 7, 3)
+    gone = elect(state(1, 4, (1, 2), 7), (1, 2), failed(2, live={2: 8}, named=False), 3)
+    assert gone == state(None, 5, (1, 2), -1, 3)
+
+
+def test_nobody_leaves_a_set_to_members_whose_logs_have_failed():
+    """Whoever is dead may come back with more than they have after their restart."""
+    led = state(1, 4, (1, 2, 3), 7)
+    live = {2: 8, 3: 9}
+    assert elect(led, (1, 2, 3), failed(2, 3, live=live), 3) == state(None, 5, (1, 2, 3), -1, 3)
+    assert elect(state(None, 5, (1, 2, 3)), (1, 2, 3), failed(2, 3, live=live), 3) is None
+    back = elect(state(None, 5, (1, 2, 3)), (1, 2, 3), failed(2, 3, live=ALL), 3)
+    assert back == state(1, 6, (1,), 7, 3, eligible=(2, 3))
+    unclean = elect(state(None, 5, (1, 2, 3)), (1, 2, 3), failed(2, 3, live=live), 3, is_unclean_allowed=True)
+    assert unclean is None, "it could serve nothing"
+
+
+def test_leader_whose_log_failed_hands_over_by_itself():
+    """It may be alone there. If it is suspected or stopping, another leads."""
+    led = state(1, 4, (1, 2, 3), 7)
+    assert elect(led, (1, 2, 3), failed(1, live={1: 7, 2: 8}), 3) is None
+    assert elect(led, (1, 2, 3), failed(1, live={1: 7}), 3) is None
+    for known in ({"suspects": frozenset({1})}, {"stopping": frozenset({1})}):
+        there = failed(1, live=ALL, **known)
+        assert elect(led, (1, 2, 3), there, 3) == state(2, 5, (2, 3), 8, 3, eligible=(1,)), known
+
+
+def test_eligible_replica_whose_log_failed_does_not_lead():
+    """But the other one leads for in-sync replicas that have failed: it has all that is committed."""
+    gone = state(None, 5, (1,), eligible=(2, 3))
+    assert elect(gone, (1, 2, 3), failed(2, 3, live={2: 8, 3: 9}), 3) is None
+    assert elect(gone, (1, 2, 3), failed(2, live={2: 8, 3: 9}), 3) == state(3, 6, (3,), 9, 3, eligible=(1, 2))
+    unusable = state(None, 5, (1, 2), eligible=(3,))
+    assert elect(unusable, (1, 2, 3), failed(2, live={2: 8, 3: 9}), 3) == state(3, 6, (3,), 9, 3, eligible=(1, 2))
+
+
+def test_choice_prefers_replicas_whose_logs_have_not_failed():
+    """Of those that have, it prefers one that had all to one that lags."""
+    for known in ({"last_known": (2, 3)}, {"eligible": (2,), "last_known": (3,)}):
+        gone = state(None, 5, (1,), **known)
+        chosen = elect(gone, (1, 2, 3), failed(2, live={2: 8, 3: 9}), 3, is_loss_accepted=True)
+        assert chosen == state(3, 6, (3,), 9, 3), known
+    in_sync = elect(state(None, 5, (1, 3)), (1, 2, 3), failed(3, live={2: 8, 3: 9}), 3, is_loss_accepted=True)
+    assert in_sync == state(3, 6, (3,), 9, 3)
+
+
+def test_preferred_leader_whose_log_failed_does_not_return():
+    assert prefer(state(2, 4, (1, 2), 8), (1, 2), failed(1, live=ALL), 3) is None
+    assert prefer(state(2, 4, (1, 2), 8), (1, 2), failed(live=ALL), 3) is not None
 
 
 @pytest.mark.parametrize(
@@ -283,11 +364,19 @@ def test_leadership_does_not_return_to_a_member_that_lost_power():
         ({1: (4, 90), 2: (4, 12), 3: (5, 11)}, 3),
         ({1: (4, 12), 2: (4, 12), 3: (4, 11)}, 1),
         ({2: (-1, 0), 3: (0, 1)}, 3),
+        ({1: (2, 3), 2: (4, 6, 6)}, 2),
+        ({1: (2, 3), 2: (-1, 6, 6)}, 2),
+        ({1: (4, 6), 2: (4, 6, 6)}, 1),
+        ({1: (4, 6), 2: (-1, 6, 6)}, 1),
+        ({1: (4, 8), 2: (4, 7, 6)}, 1),
+        ({1: (4, 5), 2: (4, 7, 6), 3: (4, 8, 2)}, 3),
         ({}, 1),
     ],
 )
 def test_longest_log_of_members_that_lost_power_leads_alone(ends, leader):
-    """The leader epoch of the last record decides, then the log end, then the order of the assignment."""
+    """The leader epoch decides, then the log end, then the order of the assignment. But a log that ends below another's
+    start lacks what was committed."""
+    ends = {broker_id: LogReach(*end) for broker_id, end in ends.items()}
     back = state(None, 5, (1, 2, 3), unproven=(1, 2, 3))
     live = {1: 7, 2: 8, 3: 9}
     chosen = elect_most_complete(back, (1, 2, 3), Electorate(live), 3, ends)
@@ -296,7 +385,7 @@ def test_longest_log_of_members_that_lost_power_leads_alone(ends, leader):
 
 def test_longest_log_does_not_lead_when_it_is_gone():
     back = state(None, 5, (1, 2), unproven=(1, 2))
-    ends = {1: (4, 10), 2: (4, 12)}
+    ends = {1: LogReach(4, 10), 2: LogReach(4, 12)}
     assert elect_most_complete(back, (1, 2), Electorate({1: 7}), 3, ends) == state(1, 6, (1,), 7, 3)
     assert elect_most_complete(back, (1, 2), Electorate({}), 3, ends) is None
 

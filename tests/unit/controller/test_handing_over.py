@@ -1,8 +1,11 @@
 """Leaderships that move although nobody died: off a stopping broker, back to the first replica."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker_runtime.controller.preferred import INTERVAL_MS, TOGETHER_MS
+from broker_runtime.zookeeper.znodes import DiskTroubles, broker_unwritable_path, to_json
 from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
@@ -36,6 +39,20 @@ def test_stopping_broker_keeps_partitions_that_nobody_else_can_lead(brokers):
     settle(brokers)
     assert brokers[3].state("t") == (leader, 0, (leader,))
     assert brokers[leader].member.led_for_others == 0, "nothing to wait for"
+
+
+def test_stopping_broker_waits_for_none_whose_log_has_failed(brokers):
+    """It cannot take over."""
+    brokers[1].create("t", replication_factor=2)
+    settle(brokers)
+    leader, _, in_sync = brokers[1].state("t")
+    (other,) = set(in_sync) - {leader}
+    assert brokers[leader].member.led_for_others == 1
+    reported = DiskTroubles(epoch=brokers[other].member.broker_epoch, failed={"t": (0,)})
+    brokers[other].client.create(broker_unwritable_path(other), to_json(reported))
+    for each in brokers.values():
+        each.member._state = replace(each.member.state, disks={other: reported})
+    assert brokers[leader].member.led_for_others == 0
 
 
 def test_stopping_without_zookeeper_does_nothing(brokers):

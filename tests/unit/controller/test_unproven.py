@@ -13,7 +13,8 @@ from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, 
 
 
 class Cluster:
-    """Topic t with one partition on 1, 2 and 3, and the brokers' answers: broker → (last epoch, log end)."""
+    """Topic t with one partition on 1, 2 and 3, and the brokers' answers: broker → (last epoch, log end, perhaps log
+    start)."""
 
     def __init__(self, *, live, unproven=(1, 2, 3), leader=None, in_sync=(1, 2, 3), last_known=()):
         self.live = {broker_id: 10 + broker_id for broker_id in live}
@@ -45,7 +46,8 @@ class Cluster:
         (key,) = request.partitions
         assert (key.topic, key.partition, key.topic_id) == ("t", 0, b"t" * 16)
         end = self.answers[broker_id]
-        ends = [] if end is None else [LogEnd(topic="t", partition=0, leader_epoch=end[0], log_end=end[1])]
+        fields = ("leader_epoch", "log_end", "log_start")
+        ends = [] if end is None else [LogEnd(topic="t", partition=0, **dict(zip(fields, end, strict=False)))]
         return LogEndsResponse(broker_epoch=10 + broker_id, partitions=tuple(ends))
 
     def decide(self, now_ms=0):
@@ -81,6 +83,12 @@ def test_complete_in_sync_set_is_asked_at_once_and_the_longest_log_leads():
     cluster = Cluster(live=(1, 2, 3))
     cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
     assert cluster.decide() == ((2, (2,), ()), None, [1, 2, 3])
+
+
+def test_log_that_ends_below_what_another_has_deleted_does_not_lead():
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.answers = {1: (4, 10), 2: (-1, 12, 12), 3: (4, 11)}
+    assert cluster.decide()[0] == (2, (2,), ())
 
 
 @pytest.mark.parametrize("answer", ["silent", "not open"])
@@ -147,6 +155,14 @@ def test_last_known_eligible_replica_alone_does_not_lead():
     assert cluster.decide(10 * PATIENCE_MS)[0] is None
 
 
+def test_last_known_eligible_replica_leads_when_the_log_of_the_only_one_in_sync_does_not_open():
+    """It is damaged, say. Nobody else is to be waited for."""
+    cluster = Cluster(live=(1, 2), in_sync=(1,), unproven=(1,), last_known=(2,))
+    cluster.answers = {1: None, 2: (4, 12)}
+    assert cluster.decide() == (None, RETRY_MS, [1, 2])
+    assert cluster.decide(PATIENCE_MS)[0] == (2, (2,), ())
+
+
 def test_member_whose_port_refuses_counts_as_absent():
     cluster = Cluster(live=(1, 2, 3))
     cluster.suspects = frozenset({2})
@@ -190,6 +206,16 @@ def test_members_that_lost_power_stay_while_the_leader_does_not_answer():
     cluster.live.pop(3)
     assert cluster.decide(PATIENCE_MS + 1)[0] is None, "the time runs from the end of the leadership"
     assert cluster.decide(2 * PATIENCE_MS)[0] == (2, (2,), ())
+
+
+def test_members_that_lost_power_stay_while_the_leaders_log_is_not_open():
+    """It may be damaged, still be loading, or not be hosted yet: then they have what is left of the partition."""
+    cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
+    cluster.answers = {1: None}
+    assert cluster.decide() == (None, RETRY_MS, [1])
+    assert cluster.decide(10 * PATIENCE_MS)[0] is None
+    cluster.answers = {1: (4, 10)}
+    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] == (1, (1, 3), ())
 
 
 def test_broker_is_asked_for_many_partitions_in_several_requests(monkeypatch):

@@ -59,6 +59,17 @@ def unreadable(codec: str) -> bytes:
     return bytes(data)
 
 
+def with_false_times() -> bytes:
+    """A frame of two records with correct checksums whose header denies how late the second one is."""
+    batch = pa.record_batch({"value": [b"a", b"b"]})
+    data = bytearray(encode_frame(batch, UNTYPED, timestamps=pa.array([1000, 2**62])))
+    struct.pack_into("<q", data, 80, 1001)
+    (directory_bytes,) = struct.unpack_from("<I", data, 108)
+    directory = bytes(data[HEADER_BYTES : HEADER_BYTES + directory_bytes])
+    struct.pack_into("<I", data, 124, crc32c(directory, crc32c(bytes(data[STAMP_BYTES:124]))))
+    return bytes(data)
+
+
 def damage_in(files) -> list[tuple[str, int, int]]:
     return [
         (d.path.name, d.position, d.offset)
@@ -101,6 +112,17 @@ def test_verify_names_unreadable_records_with_correct_checksums(codec):
     assert "no disk is at fault" in first.reason
     assert "at 43" in first.reason
     assert {error for _, _, error in iterate_frames(segment_path(0), files=files)} == {None}, "no checksum is wrong"
+
+
+def test_verify_names_records_whose_times_contradict_their_header():
+    """Only its own producer can have written such a frame: readers refuse it, and no disk is at fault."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files), topic_settings())
+    append(log, frame(3))
+    append(log, with_false_times())
+    [report] = verify_directory(DIRECTORY, files=files)
+    [damage] = report.damage
+    assert "records 3 to 4 cannot be read: timestamps of 1000 to" in damage.reason
 
 
 def test_verify_ignores_deleted_unreadable_records():

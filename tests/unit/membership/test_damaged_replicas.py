@@ -2,14 +2,23 @@
 them meanwhile.
 """
 
+import contextlib
+
 import pytest
 
-from broker_runtime.contract.errors import CorruptRecordError, NotLeaderOrFollowerError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+    ZooKeeperUnavailableError,
+)
 from broker_runtime.contract.requests import ElectLeadersRequest
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
+from broker_runtime.log.faulty_files import Fault
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.movement import MovementService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import PartitionState
 from tests.callers import CLIENT
 from tests.unit.membership.members import put_in_sync
 from tests.unit.membership.replicated import ReplicatedBroker, live_on
@@ -227,6 +236,54 @@ def test_damaged_log_of_the_first_to_come_back_is_repaired_from_the_others(broke
     live_on(brokers, clock)
     assert is_whole(brokers)
     assert len(brokers[1].set_aside()) == 1
+
+
+@pytest.mark.parametrize("are_away", [False, True])
+def test_damaged_log_is_not_left_to_others_whose_logs_have_failed(brokers, clock, are_away):
+    """They are offline. Once restarted, they have all that is committed, as it was flushed first."""
+    for number in (2, 3):
+        brokers[number].files.faults = [Fault("sync")]
+    with contextlib.suppress(RequestTimedOutError):
+        brokers[1].append(b"more")
+    live_on(brokers, clock)
+    state = brokers[1].full_state("t")
+    assert (state.leader, state.isr, state.eligible) == (1, (1,), (2, 3))
+    if are_away:
+        for number in (2, 3):
+            brokers[number].stop(clean=False)
+    restart_damaged(brokers[1], clean=True)
+    there = {1: brokers[1]} if are_away else brokers
+    live_on(there, clock)
+    with pytest.raises(CorruptRecordError):
+        brokers[1].log.log_end_offset  # noqa: B018
+    live_on(there, clock)
+    state = brokers[1].full_state("t")
+    assert (state.isr, state.eligible, brokers[1].set_aside()) == ((1,), (2, 3), [])
+    for number in (2, 3):
+        brokers[number].files.faults = []
+        if not are_away:
+            brokers[number].stop()
+        brokers[number].start()
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (((1, 2), ()), None),
+        (((1, 2, 3), ()), ((2, 3), ())),
+        (((1,), (2,)), None),
+        (((1,), (2, 3)), ((3,), (2,))),
+        (((1, 2), (3,)), ((3,), (2,))),
+    ],
+)
+def test_damaged_log_is_left_only_to_some_that_have_not_failed(before, after):
+    """Broker 2's log has."""
+    in_sync, eligible = before
+    state = PartitionState(leader=1, leader_epoch=4, isr=in_sync, controller_epoch=1, eligible=eligible)
+    left = state.without_damaged(1, failed={2})
+    assert (left and (left.isr, left.eligible)) == after
 
 
 def test_leader_with_the_only_sound_log_rules_out_the_others_before_it_commits_more(clock):

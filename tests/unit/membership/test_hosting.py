@@ -87,6 +87,18 @@ def test_log_ends_have_the_last_records_epoch_and_omit_logs_not_open_here(hostin
     )
 
 
+def test_log_end_of_a_log_whose_records_are_all_deleted_has_their_epoch(hosting, registry):
+    """Otherwise an old copy of the log, with records of an earlier epoch, would seem to go further."""
+    hosting.apply(cluster(topic(leader_epoch=3)), EPOCH)
+    partition = registry.find("t", 0)
+    partition.append([frame(b"a", b"b", b"c", b"d")], acks=1, leader_epoch=3, now_ms=NOW_MS)
+    partition.log.set_high_watermark(4)
+    assert partition.delete_records(4, timeout_s=0) == 4
+    assert hosting.log_ends([PartitionKey(topic="t", partition=0)]) == (
+        LogEnd(topic="t", partition=0, leader_epoch=3, log_end=4, log_start=4),
+    )
+
+
 def test_log_ends_are_loaded_by_one_call_at_a_time_and_reported_where_known(hosting, registry, directories):
     """Callers give up soon and ask again: a slow disk must not gather threads."""
     hosting.apply(cluster(topic(leaders=(1, 1, 1))), EPOCH)

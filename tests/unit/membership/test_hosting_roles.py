@@ -251,6 +251,34 @@ def test_damaged_log_is_set_aside_and_fetched_again_once_nothing_relies_on_it(re
     assert [name for name in files.list(Path("/data")) if name.endswith(".damaged")] != []
 
 
+def test_damaged_log_that_was_in_use_is_set_aside_only_when_its_reports_count_no_more(hosting, registry):
+    """A fetch that it sent may still be under way, and the leader may take this broker into the in-sync set for it."""
+    apply(hosting, topic(2, in_sync=(2, 3)))
+    partition = registry.find("t", 0)
+    partition.log.extent()  # it is in use
+    partition.log._state.go_offline(CorruptRecordError("found by a read"))
+    apply(hosting, topic(2, leader_epoch=1, version=1, in_sync=(2, 3)))
+    assert registry.find("t", 0).log is partition.log, "it has not reported that it leaves"
+    hosting.release(partition, 3)
+    apply(hosting, topic(2, leader_epoch=1, version=2, in_sync=(2, 3)))
+    assert registry.find("t", 0).log is partition.log, "that state is older than the report"
+    apply(hosting, topic(2, leader_epoch=2, version=3, in_sync=(2, 3)))
+    assert not registry.find("t", 0).log.is_damaged
+
+
+def test_damaged_log_that_is_to_lead_leaves_again(hosting, registry):
+    """It was released for another leader, and could not be set aside before this broker was elected."""
+    apply(hosting, topic(2, in_sync=(2, 3)))
+    partition = registry.find("t", 0)
+    partition.log._state.go_offline(CorruptRecordError("found by a read"))
+    assert hosting.damaged_replicas() == [partition]
+    hosting.release(partition, 1)
+    assert hosting.damaged_replicas() == []
+    apply(hosting, topic(1, leader_epoch=1, version=1))
+    assert registry.find("t", 0).log is partition.log
+    assert hosting.damaged_replicas() == [partition]
+
+
 def test_log_found_damaged_between_two_changes_is_fetched_again_at_the_next_look(hosting, registry):
     state = topic(2, in_sync=(2, 3))
     apply(hosting, state)

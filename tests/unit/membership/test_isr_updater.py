@@ -356,6 +356,30 @@ def test_leader_that_commits_rules_the_last_known_eligible_out():
     assert leader.state() == msgspec.structs.replace(state, eligible=(), last_known_eligible=())
 
 
+def test_leader_whose_log_was_never_used_rules_nobody_out():
+    """It may be damaged, and the last known eligible is asked then."""
+    leader = Leader(in_sync=(1, 2))
+    state = msgspec.structs.replace(leader.state(), unproven=(2,), last_known_eligible=(3,))
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    leader.updater.step(0)
+    leader.updater.step(LAG_MS + 1)
+    assert (leader.state().isr, leader.state().last_known_eligible) == ((1,), (3,))
+
+
+def test_leader_that_does_not_commit_yet_keeps_the_last_known_eligible():
+    """They count until the eligible ones do not count any more: these may lose their power."""
+    leader = Leader(in_sync=(1, 2))
+    state = msgspec.structs.replace(leader.state(), last_known_eligible=(3,))
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    leader.partition().min_in_sync_replicas = 2
+    leader.updater.step(0)
+    leader.updater.step(LAG_MS + 1)
+    left = leader.state()
+    assert (left.isr, left.eligible, left.last_known_eligible) == ((1,), (2,), (3,))
+
+
 def test_leader_does_not_hand_over_to_last_known_eligible_replicas():
     leader = Leader(in_sync=(1,))
     state = msgspec.structs.replace(leader.state(), last_known_eligible=(2,))

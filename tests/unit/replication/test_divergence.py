@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import UnknownLeaderEpochError
-from broker_runtime.replication.divergence import NO_EPOCH, diverging_point, last_epoch, truncation_offset
+from broker_runtime.replication.divergence import (
+    NO_EPOCH,
+    diverging_point,
+    last_epoch,
+    newest_epoch,
+    truncation_offset,
+)
 
 EPOCHS = ((1, 0), (3, 10), (4, 25))  # of a leader in epoch 5 whose log ends at 40
 
@@ -81,6 +87,12 @@ def test_follower_with_only_newer_epochs_gives_up_everything():
 def test_last_epoch_is_that_of_the_last_record():
     """An epoch that began at the end has no record."""
     assert [last_epoch(epochs, 40) for epochs in ((), ((1, 0),), ((1, 0), (2, 40)), ((2, 40),))] == [-1, 1, 1, -1]
+
+
+def test_newest_epoch_may_have_begun_at_the_end_of_the_log():
+    """All its records may have been deleted. An epoch behind the end is of records that are lost."""
+    epochs = ((), ((1, 0),), ((1, 0), (2, 40)), ((2, 40),), ((1, 0), (2, 41)))
+    assert [newest_epoch(each, 40) for each in epochs] == [-1, 1, 2, 2, 1]
 
 
 # Two logs written by the same leaders up to some point each: the leader of epoch e wrote the records of epoch e.

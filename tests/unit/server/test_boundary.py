@@ -115,6 +115,9 @@ def test_any_arrow_exception_about_a_batch_is_the_peers_fault(raised: BaseExcept
     """The same holds for the validation of its buffers."""
 
     class Batch:
+        columns = ()
+        schema = ()
+
         def validate(self, *, full: bool) -> None:
             assert full
             raise raised

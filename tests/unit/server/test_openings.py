@@ -124,3 +124,14 @@ def test_streams_excuse_nothing_when_many_calls_stay_silent_for_long(old: int, a
     patience = clocked.openings.patience()
     assert patience is not None
     assert patience.streams_excuse is not are_stuck
+
+
+def test_least_patience_has_no_more_than_any() -> None:
+    """Silent calls and answers that nobody takes are watched by different eyes; the stricter one counts."""
+    mild = Patience(8.0, actions_excuse=True, streams_excuse=True)
+    strict = Patience(2.0, actions_excuse=False, streams_excuse=True)
+    hard = Patience(3.0, actions_excuse=True, streams_excuse=False)
+    assert Patience.least([None, None]) is None
+    assert Patience.least([mild, None]) == mild
+    assert Patience.least([mild, strict]) == strict
+    assert Patience.least([strict, hard]) == Patience(2.0, actions_excuse=False, streams_excuse=False)

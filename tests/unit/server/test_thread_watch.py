@@ -9,6 +9,7 @@ import pytest
 
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
+from broker_runtime.server.openings import Patience
 from broker_runtime.server.thread_watch import Streaming, ThreadWatch
 from tests.clocks import ReadClock
 
@@ -160,3 +161,19 @@ def test_thread_switches_are_rare_while_threads_are_many(world: World) -> None:
     assert sys.getswitchinterval() > usual_s
     world.step(50)
     assert sys.getswitchinterval() == usual_s
+
+
+def test_answers_that_nobody_takes_are_noticed_by_threads_that_stay(world: World) -> None:
+    """Where more than half of the threads stay, connections without a stream go; after 12 s, streams excuse no more."""
+    assert world.watch.patience() is None
+    world.step(300)
+    assert world.watch.patience() is None
+    world.step(350)
+    assert world.watch.patience() == Patience(2.0, actions_excuse=False, streams_excuse=True)
+    world.now_s += 11.7
+    world.step(350)
+    assert world.watch.patience() == Patience(2.0, actions_excuse=False, streams_excuse=True)
+    world.now_s += 0.2
+    assert world.watch.patience() == Patience(2.0, actions_excuse=False, streams_excuse=False)
+    world.step(300)
+    assert world.watch.patience() is None

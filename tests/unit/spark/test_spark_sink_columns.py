@@ -48,3 +48,17 @@ def test_sink_refuses_missing_and_wrong_columns_in_kafkas_words(ddl: str, topic:
     with pytest.raises(SchemaMismatchError) as caught:
         find_record_columns(from_arrow_schema(parse_schema(ddl)), topic)
     assert says in str(caught.value)
+
+
+def test_sink_warns_once_of_columns_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+    """As with Kafka's sink they are not written; a timestamp that gets lost should not be a surprise."""
+    schema = from_arrow_schema(parse_schema("value string, left_out int, `timestamp` timestamp, topic string"))
+    for _ in range(2):
+        find_record_columns(schema, "t")
+    [warning] = caplog.messages
+    assert "leave out columns" in warning
+    assert "left_out,timestamp" in warning
+    assert "value,key,headers,partition,topic" in warning
+    caplog.clear()
+    find_record_columns(from_arrow_schema(parse_schema("VALUE string, key binary")), "t")
+    assert caplog.messages == []

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from broker_runtime.contract.errors import JavaNotFoundError
-from broker_runtime.zookeeper.java import find_java, java_version
+from broker_runtime.zookeeper.java import find_java, home_passed_over, java_version
 
 
 def fake_java(directory, says, code=0):
@@ -73,3 +73,15 @@ def test_file_that_cannot_be_run_is_no_java(tmp_path):
     (tmp_path / "java").write_text("")
     assert java_version(tmp_path / "java") is None
     assert java_version(tmp_path / "missing") is None
+
+
+def test_java_home_that_is_passed_over_is_named(tmp_path):
+    """Another Java runs ZooKeeper then, but Spark does not pass over it."""
+    fake_java(tmp_path / "old" / "bin", 'java version "1.8.0_301"')
+    fake_java(tmp_path / "new" / "bin", 'openjdk version "21.0.1"')
+    assert home_passed_over({}) is None
+    assert home_passed_over({"JAVA_HOME": str(tmp_path / "new")}) is None
+    assert home_passed_over({"JAVA_HOME": str(tmp_path / "old")}) == (
+        f"JAVA_HOME={tmp_path / 'old'} has Java 8, not 17 or later"
+    )
+    assert home_passed_over({"JAVA_HOME": "/nowhere"}) == "JAVA_HOME=/nowhere has no working Java, not 17 or later"

@@ -546,3 +546,13 @@ def test_older_copy_that_became_complete_counts_like_any_other_disk(broker, mome
     broker.start()
     assert broker.state[2:] == ((1,), ())
     assert not broker.record.older
+
+
+def test_set_is_not_left_to_a_member_whose_log_is_missing(broker):
+    """It is there, and has nothing."""
+    broker.write()
+    broker.put_state((1, 2), leader=None, lost=(2,))
+    broker.register_other(2)
+    broker.stop(clean=False)
+    broker.start()
+    assert broker.state[2:] == ((1, 2), (2,))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.controller.election import Electorate, elect, elect_most_complete
+from broker_runtime.controller.election import Electorate, LogReach, elect, elect_most_complete
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.znodes import (
     DiskTroubles,
+    broker_epoch_path,
     broker_unwritable_path,
     from_json,
     partition_state_path,
@@ -122,6 +123,46 @@ def test_failed_log_that_is_missing_does_not_count_at_all():
     assert state_of(broker) == (2, (2,), (), (), (3,))
 
 
+@pytest.mark.parametrize(
+    ("boot_id", "expected"),
+    [("boot", (1, (1, 2), (), (), ())), ("boot 2", (None, (1, 2), (1,), (), ()))],
+    ids=["killed", "power lost"],
+)
+def test_set_is_not_left_to_one_whose_log_failed(boot_id, expected):
+    """It may have less than this one when it is restarted."""
+    broker = away_while_others_failed(failed={"t": (0,)}, in_sync=(1, 2))
+    broker.start(boot_id=boot_id)
+    assert state_of(broker) == expected
+
+
+def test_set_is_left_to_one_whose_log_has_not_failed():
+    """Another partition's has, this one's in an earlier registration, or another member's."""
+    for how in ({"failed": {"t": (1,), "u": (0,)}}, {"failed": {"t": (0,)}, "epoch": 0}):
+        broker = away_while_others_failed(in_sync=(1, 2), **how)
+        broker.start()
+        assert state_of(broker) == (None, (2,), (), (1,), ()), how
+    broker = away_while_others_failed(failed={"t": (0,)}, in_sync=(1, 2, 3), sound=3)
+    broker.start()
+    assert state_of(broker) == (None, (2, 3), (), (), ())
+
+
+def away_while_others_failed(*, failed, epoch=None, sound=None, **state):
+    """Broker 1, which was killed; broker 2 reports that these logs have failed."""
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state(flush_mode="interval", **state)
+    broker.register_other(2)
+    broker.register_other(2)
+    if sound is not None:
+        broker.register_other(sound)
+    present = broker.client.get(broker_epoch_path(2)).version
+    reported = DiskTroubles(epoch=present if epoch is None else epoch, failed=failed)
+    broker.client.create(broker_unwritable_path(2), to_json(reported))
+    broker.stop(clean=False)
+    return broker
+
+
 AWAY_OR_UNSURE = {
     "away": ({}, Electorate({1: 1, 2: 1})),
     "not answering yet": (
@@ -145,7 +186,8 @@ def test_power_loss_of_the_only_one_in_sync_has_it_compared_with_those_that_fail
     state = found(broker)
     live = Electorate({1: 1, 2: 1})
     assert elect(state, (1, 2, 3), live, 5) is None
-    for ends, leader in (({1: (0, 5), 2: (0, 7)}, 2), ({1: (1, 5), 2: (0, 7)}, 1)):
+    for one, other, leader in (((0, 5), (0, 7), 2), ((1, 5), (0, 7), 1)):
+        ends = {1: LogReach(*one), 2: LogReach(*other)}
         chosen = elect_most_complete(state, (1, 2, 3), live, 5, ends)
         assert (chosen.leader, chosen.isr, chosen.last_known_eligible) == (leader, (leader,), ())
 

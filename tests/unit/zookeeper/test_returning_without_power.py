@@ -60,6 +60,21 @@ def test_power_loss_marks_nobody_when_records_are_flushed_before_they_are_acknow
     assert broker.unproven == (1, 3, (1, 2, 3), ())
 
 
+@pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
+def test_broker_that_leaves_the_set_after_a_power_loss_is_eligible_only_if_records_are_flushed(flush_mode, eligible):
+    """Otherwise it is asked how far its log goes only where nobody has all: the other one is up, and has."""
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state((1, 2), leader=2, flush_mode=flush_mode)
+    broker.register_other(2)
+    broker.stop(clean=False)
+    broker.start(boot_id="another boot")
+    assert (broker.state[2], broker.eligible) == ((2,), eligible)
+    state = from_json(broker.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert state.last_known_eligible == (() if eligible else (1,))
+
+
 @pytest.mark.parametrize(("flush_mode", "last_known"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
 def test_replica_that_lost_power_stays_eligible_only_if_records_are_flushed(flush_mode, last_known):
     """Otherwise it is asked how far its log goes if nobody has all."""
@@ -96,6 +111,16 @@ def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed)
     unflushed.stop(clean=False)
     unflushed.start(boot_id="boot 2")
     assert (unflushed.unproven, unflushed.eligible) == ((2, 3, (2,), ()), ())
+
+
+@pytest.mark.parametrize("in_sync", [(1, 2), (1, 2, 3)])
+def test_log_that_is_left_out_after_a_power_loss_is_asked_if_the_others_turn_out_to_have_less(unflushed, in_sync):
+    """Their disks may fail before it has caught up, and it may have been flushed by then."""
+    unflushed.put_state(in_sync, leader=2)
+    unflushed.register_other(2)
+    unflushed.start(boot_id="boot 2")
+    state = from_json(unflushed.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert (state.isr, state.eligible, state.last_known_eligible) == (in_sync[1:], (), (1,))
 
 
 def test_members_that_lost_power_lead_only_when_eligible_ones_do_not(unflushed):
