@@ -56,7 +56,7 @@ def test_frame_waits_for_an_id_and_each_partition_is_named_once_when_it_comes() 
     assert (producer.numbering.id_error, producer.numbering.wants_id) == (None, False)
     assert producer.numbering.provide(41) == []
     (frame,) = numbered(producer, second, 2)
-    assert frame.number == (41, 0, 0)
+    assert frame.number == FrameNumber(41, 0, 0)
 
 
 def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> None:
@@ -66,7 +66,7 @@ def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> N
     producer.numbering.give_up_id()
     assert (producer.asked, producer.numbering.wants_id) == (1, True)
     assert not producer.numbering.number(batch(new, 2))
-    assert [frame.number for frame in numbered(producer, old, 3)] == [(40, 0, 2)]
+    assert [frame.number for frame in numbered(producer, old, 3)] == [FrameNumber(40, 0, 2)]
 
 
 def test_number_stays_as_long_as_it_is_valid() -> None:
@@ -74,7 +74,7 @@ def test_number_stays_as_long_as_it_is_valid() -> None:
     producer, queue = Producer(40), partition()
     first, second, third = numbered(producer, queue, 1, 2, 3)
     assert producer.numbering.number(second)
-    assert second.number == (40, 0, 2)
+    assert second.number == FrameNumber(40, 0, 2)
     second.is_doubtful = third.is_doubtful = True
     queue.sequence.void_from(2)
     queue.in_flight = 1
@@ -94,14 +94,14 @@ def test_partition_whose_epochs_are_used_up_takes_another_id() -> None:
     for serial in range(1, LAST_EPOCH + 1):
         queue.sequence.void_from(serial)
         numbered(producer, queue, serial)
-    assert numbered(producer, queue, LAST_EPOCH + 1)[0].number == (40, LAST_EPOCH, 2)
+    assert numbered(producer, queue, LAST_EPOCH + 1)[0].number == FrameNumber(40, LAST_EPOCH, 2)
     queue.sequence.void_from(LAST_EPOCH + 2)
     late = batch(queue, LAST_EPOCH + 2)
     assert not producer.numbering.number(late)
     assert (producer.asked, producer.numbering.wants_id) == (1, True)
     assert producer.numbering.provide(41) == [queue]
     assert producer.numbering.number(late)
-    assert late.number == (41, 0, 0)
+    assert late.number == FrameNumber(41, 0, 0)
 
 
 def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() -> None:
@@ -113,7 +113,7 @@ def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() 
         numbered(producer, queue, serial)
     queue.sequence.void_from(LAST_EPOCH + 1)
     producer.numbering.provide(41)
-    assert [frame.number for frame in numbered(producer, queue, LAST_EPOCH + 1)] == [(41, 0, 0)]
+    assert [frame.number for frame in numbered(producer, queue, LAST_EPOCH + 1)] == [FrameNumber(41, 0, 0)]
     assert producer.asked == 0
 
 
