@@ -9,6 +9,7 @@ from broker_runtime.contract.schema import UNTYPED
 from pyspark_log.client.producer.accumulator import Numbering
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
+from pyspark_log.client.producer.sequence import FrameNumber
 
 LAST_EPOCH = (1 << 15) - 1
 
@@ -82,7 +83,11 @@ def test_number_stays_as_long_as_it_is_valid() -> None:
     queue.in_flight = 0
     assert producer.numbering.number(second)
     assert producer.numbering.number(third)
-    assert (second.number, third.number, first.number) == ((40, 1, 0), (40, 1, 2), (40, 0, 0))
+    assert (second.number, third.number, first.number) == (
+        FrameNumber(40, 1, 0),
+        FrameNumber(40, 1, 2),
+        FrameNumber(40, 0, 0),
+    )
     assert not second.is_doubtful, "under its new number it was never sent"
     assert not third.is_doubtful
 

@@ -19,11 +19,17 @@ from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
 from broker_runtime.services.producer_ids import ProducerIdService
+from broker_runtime.services.transactions import TransactionService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from tests.unit.membership.members import Broker
 
-_NO_CALLS = {"ProducerIdService.keep_ready", "ProducerIdService.require_given_out"}
-"""Methods for the broker itself: a loop's step, and a check for another service."""
+_NO_CALLS = {
+    "GroupService.committing",
+    "ProducerIdService.keep_ready",
+    "ProducerIdService.require_given_out",
+    "TransactionService.require_may_begin",
+}
+"""Methods for the broker itself: a loop's step, and what other services need."""
 
 
 def _methods() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -54,6 +60,7 @@ def test_services_are_found() -> None:
         "ProducerIdService",
         "ReadService",
         "TopicService",
+        "TransactionService",
     }
     assert METHODS.keys() >= _NO_CALLS
 
@@ -76,6 +83,7 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
         cluster_id="c",
         producer_ids=ProducerIdService(MemoryZooKeeper().client()),
         groups=GroupService.__new__(GroupService),
+        transactions=TransactionService.__new__(TransactionService),
         peers=Peers(1),
     ).actions
     assert served.keys() == ACTIONS.keys()

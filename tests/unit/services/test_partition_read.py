@@ -106,7 +106,9 @@ def test_answer_without_a_least_size_is_enough_at_once() -> None:
 def test_answer_to_a_consumer_has_only_news_of_a_partition() -> None:
     """Rows, an error, or a high watermark above its position are new; it knows everything else."""
     assert answer_of(read(high_watermark=10), -1, is_replica=False) is None
-    ahead = answer_of(read(high_watermark=11, log_start=2, log_end=13, leader_epoch=4), -1, is_replica=False)
+    ahead = answer_of(
+        read(high_watermark=11, last_stable_offset=11, log_start=2, log_end=13, leader_epoch=4), -1, is_replica=False
+    )
     assert ahead is not None
     assert (ahead.row, ahead.next_offset, ahead.high_watermark, ahead.last_stable_offset) == (-1, 10, 11, 11)
     assert (ahead.log_start, ahead.log_end, ahead.leader_epoch, ahead.error) == (2, 13, 4, None)
@@ -171,7 +173,7 @@ def test_consumer_finds_committed_records_within_its_room() -> None:
     one.found.close()
     for room_bytes, is_first, ends in ((1, True, 2), (0, True, 2), (0, False, None), (-5, False, None)):
         one = PartitionRead(wanted(1, leader_epoch=1), hosted.only)
-        read_for_consumer(one, room_bytes, is_first=is_first)
+        read_for_consumer(one, room_bytes, is_first=is_first, is_committed=True)
         assert (one.found.next_offset if one.found is not None else None) == ends
         assert (one.high_watermark, one.log_end) == (3, 4)
         close_reads([one])

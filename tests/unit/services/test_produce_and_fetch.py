@@ -78,14 +78,14 @@ def test_log_append_time_is_reported() -> None:
     assert response.append_time_ms == 4711
 
 
-def test_frames_that_only_brokers_or_later_versions_write_are_refused() -> None:
-    """Transactions are not supported yet, but not ignored either."""
+def test_transactional_frame_without_a_producer_id_is_refused() -> None:
+    """Nothing would end its transaction, and no committed record behind it could be read."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     batch = pa.record_batch({"value": pa.array([b"v"])})
     made = encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True)
     pending = service.append(CLIENT, ProduceRequest(request_id=1, topic="t"), [made])
-    assert isinstance(pending.error, errors.NotSupportedError)
+    assert isinstance(pending.error, errors.InvalidRequestError)
     assert hosted.only.log.log_end_offset == 0
 
 
