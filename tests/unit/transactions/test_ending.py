@@ -1,0 +1,317 @@
+"""A broker ends in its partitions' logs what ZooKeeper says is over, and nothing else."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import (
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.contract.frame import TransactionBegin, encode_frame, number_frame, visible_frames
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.waiting import Clock
+from broker_runtime.transactions.coordination import TransactionCoordinator
+from broker_runtime.transactions.ending import TransactionEnding
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.session import Set
+from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, transaction_path
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, leadership
+
+LIMIT_MS = 1000
+DAY_MS = 86_400_000
+
+
+class Cluster:
+    """One broker with two partitions, its coordinator, and a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.hosted = Hosted(2)
+        self.zookeeper = MemoryZooKeeper()
+        self.client = self.zookeeper.client()
+        self.client.ensure_path(TRANSACTIONS)
+        self.coordinator = TransactionCoordinator(
+            self.client, steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
+        )
+        self.ending = TransactionEnding(self.hosted.registry, self.coordinator, wall_ms=lambda: self.now_ms)
+
+    def another_coordinator(self) -> TransactionCoordinator:
+        """Of another broker: it knows nothing of what the first one did."""
+        return TransactionCoordinator(
+            self.zookeeper.client(), steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
+        )
+
+    def begin(self, run_id: str = "r1", batch_id: int = -1) -> tuple[int, int]:
+        """The epoch and the batch id."""
+        epoch, batch_id, is_decided = self.coordinator.begin(
+            "sink", run_id=run_id, batch_id=batch_id, timeout_ms=LIMIT_MS, keep_ms=DAY_MS
+        )
+        assert not is_decided
+        return epoch, batch_id
+
+    def write(self, producer_id: int, epoch: int, batch_id: int, *, rows: int = 2, partition: int = 0) -> int:
+        """The first frame of a transaction in a partition, committed by replication. Returns its first offset."""
+        batch = pa.record_batch({"value": pa.array([b"v"] * rows)})
+        frame = bytearray(encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True))
+        number_frame(frame, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        begin = TransactionBegin(transactional_id="sink", epoch=epoch, batch_id=batch_id)
+        hosted = self.hosted.partitions[partition]
+        pending = hosted.append([memoryview(frame)], acks=-1, leader_epoch=-1, now_ms=self.now_ms, begin=begin)
+        hosted.complete(pending, acks=-1, timeout_s=0)
+        return pending.base_offset
+
+    def decide(self, epoch: int, batch_id: int, *producers: int, is_commit: bool = True) -> bool:
+        """Returns whether it had been decided before."""
+        return self.coordinator.decide(
+            "sink",
+            run_id="r1",
+            epoch=epoch,
+            batch_id=batch_id,
+            is_commit=is_commit,
+            producer_ids=[(each, each) for each in producers],
+            partitions=[DecidedPartitions(topic="t", topic_id=TOPIC_ID.bytes, partitions=(0, 1))],
+        ).is_replay
+
+    def visible(self, partition: int = 0) -> list[int]:
+        """The offsets of the records that a reader of committed records gets."""
+        log = self.hosted.partitions[partition].log
+        found = self.hosted.partitions[partition].read(
+            0, max_bytes=1 << 20, leader_epoch=-1, at_least_one=True, is_committed=True
+        )
+        if found is None:
+            return []
+        with found:
+            aborted = log.aborted_transactions(found.start_offset, found.next_offset)
+            offsets: list[int] = []
+            for header, _ in visible_frames(found.load(), aborted):
+                offsets += range(header.base_offset, header.next_offset)
+            return offsets
+
+
+class ImpatientClock(Clock):
+    """Each look is ten seconds after the one before."""
+
+    _now_s = 0.0
+
+    def now_s(self) -> float:
+        self._now_s += 10
+        return self._now_s
+
+
+def test_nothing_ends_while_nothing_is_decided() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.ending.step()
+    partition = cluster.hosted.partitions[0]
+    assert (partition.last_stable_offset, cluster.visible()) == (0, [])
+    assert [opened.producer_id for _, opened in cluster.ending.open_here()] == [7]
+
+
+@pytest.mark.parametrize(("committed", "visible"), [((7,), [1, 2]), ((8,), [4, 5]), ((7, 8), [1, 2, 4, 5]), ((), [])])
+def test_decision_commits_those_it_names_and_aborts_all_others(committed: tuple[int, ...], visible: list[int]) -> None:
+    """Several attempts have written the same batch: one decision is about all of them."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.write(8, epoch, batch_id)
+    cluster.decide(epoch, batch_id, *committed, is_commit=bool(committed))
+    cluster.ending.step()
+    partition = cluster.hosted.partitions[0]
+    assert cluster.visible() == visible
+    assert partition.last_stable_offset == partition.high_watermark
+    assert cluster.ending.open_here() == []
+
+
+def test_decision_of_one_batch_leaves_the_next_open() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    _, following = cluster.begin()
+    cluster.write(9, epoch, following)
+    cluster.ending.step()
+    assert cluster.visible() == [1, 2]
+    assert [opened.producer_id for _, opened in cluster.ending.open_here()] == [9]
+
+
+def test_run_that_takes_over_ends_what_the_one_before_left_open() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin("r1")
+    cluster.write(7, epoch, batch_id)
+    later, _ = cluster.begin("r2")
+    assert later > epoch
+    cluster.ending.step()
+    assert (cluster.visible(), cluster.ending.open_here()) == ([], [])
+    with pytest.raises(ProducerFencedError):
+        cluster.decide(epoch, batch_id, 7)
+
+
+@pytest.mark.parametrize(("open_ms", "is_aborted"), [(LIMIT_MS, False), (LIMIT_MS + 1, True)])
+def test_transaction_that_is_open_for_too_long_is_aborted_in_zookeeper_first(open_ms: int, is_aborted: bool) -> None:
+    """Otherwise its producer could have it committed while a partition has ended it."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.now_ms += open_ms
+    cluster.ending.step()
+    assert (cluster.ending.open_here() == []) is is_aborted
+    if is_aborted:
+        with pytest.raises(ProducerFencedError, match="open for longer than 1000 ms"):
+            cluster.decide(epoch, batch_id, 7)
+    else:
+        assert not cluster.decide(epoch, batch_id, 7)
+    cluster.ending.step()
+    assert cluster.visible() == ([] if is_aborted else [1, 2])
+
+
+def test_decided_transaction_is_committed_however_late_its_leader_learns_of_it() -> None:
+    """The time limit is about those without a decision."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    cluster.now_ms += 10 * LIMIT_MS
+    cluster.ending.step()
+    assert cluster.visible() == [1, 2]
+
+
+def test_nothing_known_of_an_id_is_no_decision_and_is_made_one() -> None:
+    """An id whose znode is gone is aborted in ZooKeeper before its transactions end in a log."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    node = cluster.client.get(transaction_path("sink"))
+    cluster.client.delete(transaction_path("sink"), version=node.version)
+    cluster.ending.step()
+    assert (cluster.visible(), cluster.ending.open_here()) == ([], [])
+    record = cluster.coordinator.read("sink")
+    assert record is not None
+    assert record.epoch > epoch
+
+
+def test_nothing_ends_while_zookeeper_is_away() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    cluster.now_ms += 10 * LIMIT_MS
+    cluster.client.suspend()
+    cluster.ending.step()
+    assert len(cluster.ending.open_here()) == 1
+    cluster.client.resume()
+    cluster.ending.step()
+    assert cluster.visible() == [1, 2]
+
+
+def test_partition_that_is_led_elsewhere_is_left_alone_and_not_finished() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.write(7, epoch, batch_id, partition=1)
+    cluster.hosted.partitions[1].become_follower(leadership(2, leader=2, replicas=(1, 2), in_sync=(1, 2)))
+    cluster.decide(epoch, batch_id, 7)
+    led, followed = cluster.hosted.partitions
+    done = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[led, followed, None])
+    assert done == [True, False, False]
+    assert cluster.visible() == [1, 2]
+
+
+def test_decision_is_finished_once_all_in_sync_replicas_have_its_end() -> None:
+    """Until then another replica could lead without it, and must be asked again."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    partition = cluster.hosted.partitions[0]
+    partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    cluster.decide(epoch, batch_id, 7)
+    cluster.ending = TransactionEnding(
+        cluster.hosted.registry, cluster.coordinator, wall_ms=lambda: cluster.now_ms, clock=ImpatientClock()
+    )
+    assert cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[partition]) == [False]
+
+
+def test_late_frame_of_a_decided_transaction_is_refused() -> None:
+    """It would hold readers back, and its records could never be committed."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    with pytest.raises(InvalidTxnStateError):
+        cluster.coordinator.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=8)
+    cluster.ending.step()
+    with pytest.raises((InvalidTxnStateError, ProducerFencedError)):
+        cluster.write(8, epoch, batch_id)
+    assert cluster.visible() == [1, 2]
+
+
+def test_answer_that_was_lost_is_found_in_what_was_decided() -> None:
+    """The decision is planned again from what is there: it is neither made twice nor reported as refused."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    assert not cluster.decide(epoch, batch_id, 7)
+    again = cluster.another_coordinator().decide(
+        "sink", run_id="r1", epoch=epoch, batch_id=batch_id, is_commit=True, producer_ids=[(7, 7)], partitions=()
+    )
+    assert (again.is_replay, again.decision.is_commit) == (False, True)
+
+
+def test_another_brokers_coordinator_decides_on_what_the_first_one_wrote() -> None:
+    """Coordinators keep nothing that matters."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    other = cluster.another_coordinator()
+    other.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=7)
+    other.decide(
+        "sink", run_id="r1", epoch=epoch, batch_id=batch_id, is_commit=True, producer_ids=[(7, 7)], partitions=()
+    )
+    cluster.now_ms += 501  # by what it knew half a second ago a transaction may begin, which is then ended
+    with pytest.raises(InvalidTxnStateError):
+        cluster.coordinator.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=8)
+
+
+def test_offsets_beside_a_decision_are_written_with_it_and_only_once() -> None:
+    """`send_offsets_to_transaction`: both are there, or neither is."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.client.create("/offsets", b"0")
+
+    def beside() -> list[Set]:
+        return [Set("/offsets", b"5", cluster.client.get("/offsets").version)]
+
+    def decide(run_id: str = "r1") -> None:
+        cluster.coordinator.decide(
+            "sink", run_id=run_id, epoch=epoch, batch_id=batch_id, is_commit=True, producer_ids=[(7, 7)],
+            partitions=(), beside=beside,
+        )  # fmt: skip
+
+    with pytest.raises(ProducerFencedError):
+        decide("r0")
+    assert cluster.client.get("/offsets").data == b"0"
+    decide()
+    assert cluster.client.get("/offsets").data == b"5"
+    version = cluster.client.get("/offsets").version
+    decide()
+    assert cluster.client.get("/offsets").version == version, "a decision that is there writes nothing"
+
+
+def test_id_that_is_out_of_use_for_long_is_forgotten() -> None:
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.decide(epoch, batch_id, 7)
+    cluster.now_ms += DAY_MS + 1
+    assert not cluster.coordinator.forget("sink"), "a decision is unfinished"
+    cluster.coordinator.finish("sink", batch_id)
+    cluster.now_ms += DAY_MS + 1
+    assert cluster.coordinator.forget("sink")
+    assert cluster.coordinator.read("sink") is None
+
+
+def test_coordinator_reports_that_zookeeper_is_away() -> None:
+    cluster = Cluster()
+    cluster.client.suspend()
+    with pytest.raises(ZooKeeperUnavailableError):
+        cluster.begin()
