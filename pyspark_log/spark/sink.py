@@ -42,7 +42,14 @@ from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.schema import cast_to_topic
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.producer.attempts import AttemptProducer, AttemptResult, BatchScope, abort, decide
+from pyspark_log.client.producer.attempts import (
+    AttemptProducer,
+    AttemptResult,
+    BatchScope,
+    abort,
+    decide,
+    wait_until_visible,
+)
 from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.client.producer.record_batches import joined, payload_bytes
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S
@@ -56,6 +63,8 @@ _KEPT_PRODUCERS: Final = 4
 _KEEP_MS: Final = 30 * 86_400_000
 _KEEP_ONCE_MS: Final = 3_600_000
 """How long a transactional id is remembered that serves one batch write: longer than its commit is tried again."""
+
+_VISIBLE_S: Final = 10.0
 
 _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
@@ -129,8 +138,8 @@ class PylogBatchWriter(DataSourceArrowWriter):
         return write_attempt(lambda _: self._plan, self._plan.options, lambda: self._scope, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Makes all rows visible."""
-        commit_batch(self._plan.options, messages)
+        """Makes all rows visible, and waits until readers find them (up to `_VISIBLE_S`)."""
+        commit_batch(self._plan.options, messages, is_visible_after=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing of what was written becomes visible, unless it was decided before."""
@@ -240,8 +249,12 @@ def write_attempt(
     return AttemptWritten(rows, size, result)
 
 
-def commit_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Decides the batch of these messages. Raises `CheckpointBehindSinkError`, `ReplayDiffersError`,
+def commit_batch(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], *, is_visible_after: bool = False
+) -> None:
+    """Decides the batch of these messages. ``is_visible_after``: then waits until readers find its rows.
+
+    Raises `CheckpointBehindSinkError`, `ReplayDiffersError`,
     `ProducerFencedError`; after the decision nothing."""
     written = [each for each in _written(messages) if each.result is not None]
     results = [each.result for each in written if each.result is not None]
@@ -260,6 +273,8 @@ def commit_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
                 timeout_s=cluster.request_timeout_s,
             )
         )
+        if is_visible_after:
+            _wait_until_visible(cluster, results[0].scope.transactional_id)
     finally:
         cluster.close()
     if decided.is_replay and (decided.decided_rows, decided.decided_payload_bytes) != (rows, size):
@@ -271,6 +286,22 @@ def commit_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
             batch=results[0].scope.batch_id,
             rows=decided.decided_rows,
             rows_now=rows,
+        )
+
+
+def _wait_until_visible(cluster: Cluster, transactional_id: str) -> None:
+    try:
+        is_visible = wait_until_visible(cluster, transactional_id, timeout_s=_VISIBLE_S)
+        error = None
+    except PylogError as failure:
+        is_visible, error = False, failure
+    if not is_visible:
+        event(
+            _logger,
+            "wait until rows are visible",
+            level=logging.WARNING,
+            transactional_id=transactional_id,
+            error=error or f"not within {_VISIBLE_S:.0f} s. They are committed, and appear when their leaders are back",
         )
 
 

@@ -18,8 +18,11 @@ from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
     EndTransactionRequest,
     EndTransactionResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TransactionPartition,
 )
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.client.producer.producer import Producer
@@ -130,6 +133,20 @@ def decide(
         keeps_first=keeps_first,
     )
     return cluster.call("end_transaction", request, EndTransactionResponse, timeout_s=timeout_s)
+
+
+def wait_until_visible(cluster: Cluster, transactional_id: str, *, timeout_s: float) -> bool:
+    """Waits until all partitions know what was decided of the id; returns whether they do in time. Raises what asking a
+    broker raises."""
+    deadline, backoff = Deadline(timeout_s), Backoff(limit_s=0.5)
+    request = ListTransactionsRequest(transactional_ids=(transactional_id,))
+    while True:
+        found = cluster.call("list_transactions", request, ListTransactionsResponse, timeout_s=deadline.remaining_s())
+        if not any(each.unfinished for each in found.transactional_ids):
+            return True
+        if deadline.expired:
+            return False
+        deadline.sleep(backoff.next_s())
 
 
 def abort(cluster: Cluster, scope: BatchScope, *, timeout_s: float) -> None:

@@ -1,0 +1,246 @@
+"""Transactions of Python producers over real brokers: all of it or nothing, whoever dies."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
+from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
+
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3) as started:
+        yield started
+
+
+@pytest.fixture
+def bootstrap(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+    return cluster.bootstrap_servers
+
+
+@pytest.fixture
+def topic(bootstrap: str, request: pytest.FixtureRequest) -> str:
+    name = f"{request.node.originalname}"
+    with Admin() as admin:
+        admin.create_topic(name, partitions=3, replication_factor=3)
+    return name
+
+
+def committed(topic: str) -> list[bytes]:
+    """The values that a reader of committed records gets, sorted."""
+    return sorted(read(topic).read_all().column("value").to_pylist())
+
+
+def wait_for(topic: str, values: list[bytes]) -> None:
+    wait_until(lambda: committed(topic) == sorted(values), f"{topic} has what was committed", LIMIT_S)
+
+
+def values(name: str, count: int) -> list[bytes]:
+    return [b"%s-%d" % (name.encode(), n) for n in range(count)]
+
+
+def test_commit_shows_all_and_abort_nothing(topic: str) -> None:
+    with Producer(transactional_id=topic) as producer:
+        with producer.transaction():
+            for value in values("a", 30):
+                producer.send(topic, value)
+        wait_for(topic, values("a", 30))
+        producer.begin_transaction()
+        sent = [producer.send(topic, value) for value in values("b", 30)]
+        producer.flush()
+        assert all(future.done() for future in sent)
+        assert committed(topic) == sorted(values("a", 30))
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"c")
+        wait_for(topic, [*values("a", 30), b"c"])
+
+
+def test_body_that_raises_aborts(topic: str) -> None:
+    with Producer(transactional_id=topic) as producer:
+
+        def fail() -> None:
+            with producer.transaction():
+                producer.send(topic, b"no")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        with producer.transaction():
+            producer.send(topic, b"yes")
+        wait_for(topic, [b"yes"])
+
+
+def test_reader_of_uncommitted_records_gets_all(topic: str) -> None:
+    with Producer(transactional_id=topic) as producer:
+        producer.begin_transaction()
+        for value in values("a", 10):
+            producer.send(topic, value)
+        producer.flush()
+        with Consumer(isolation_level="read_uncommitted", auto_offset_reset="earliest") as all_of_it:
+            all_of_it.assign([TopicPartition(topic, n) for n in range(3)])
+            found: list[bytes] = []
+
+            def has_all() -> bool:
+                found.extend(record.value for record in all_of_it.poll(0.1))
+                return sorted(found) == sorted(values("a", 10))
+
+            wait_until(has_all, "all records are read", LIMIT_S)
+        producer.abort_transaction()
+    assert committed(topic) == []
+
+
+def test_second_producer_of_an_id_takes_over_and_fences_the_first(topic: str) -> None:
+    """What the first one has open is aborted; nothing that it does later counts."""
+    with Producer(transactional_id=topic) as first, Producer(transactional_id=topic) as second:
+        first.begin_transaction()
+        first.send(topic, b"of the first").result(LIMIT_S)
+        with second.transaction():
+            second.send(topic, b"of the second")
+        wait_for(topic, [b"of the second"])
+        with pytest.raises(errors.ProducerFencedError):
+            first.commit_transaction()
+        with pytest.raises(errors.ClientStateError, match="close"):
+            first.begin_transaction()
+    assert committed(topic) == [b"of the second"]
+
+
+def test_transaction_that_is_open_for_too_long_is_aborted_and_holds_nobody_back(topic: str) -> None:
+    with Producer(transactional_id=topic, transaction_timeout_ms=1000) as producer, Producer() as other:
+        producer.begin_transaction()
+        producer.send(topic, b"late", partition=0).result(LIMIT_S)
+        other.send(topic, b"behind", partition=0).result(LIMIT_S)
+        wait_for(topic, [b"behind"])
+        with pytest.raises(errors.ProducerFencedError, match="1000 ms"):
+            producer.commit_transaction()
+
+
+def test_calls_out_of_order_are_refused_by_what_is_wrong(topic: str) -> None:
+    with Producer() as plain, pytest.raises(errors.ClientStateError, match="transactional_id"):
+        plain.begin_transaction()
+    with Producer(transactional_id=topic) as producer:
+        with pytest.raises(errors.ClientStateError, match="begin_transaction"):
+            producer.send(topic, b"v")
+        with pytest.raises(errors.ClientStateError, match="begin_transaction"):
+            producer.commit_transaction()
+        producer.begin_transaction()
+        with pytest.raises(errors.ClientStateError, match="commit or abort"):
+            producer.begin_transaction()
+        producer.abort_transaction()
+    assert committed(topic) == []
+
+
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(topic: str) -> None:
+    """Consume, transform, produce: after an abort the group reads the same records again."""
+    out, group = f"{topic}.out", f"{topic}.group"
+    with Admin() as admin:
+        admin.create_topic(out, partitions=2, replication_factor=3)
+        with Producer() as source:
+            for value in values("a", 60):
+                source.send(topic, value)
+        with Producer(transactional_id=topic) as producer:
+            for is_commit in (False, True):
+                with Consumer(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+                    consumer.subscribe([topic])
+                    positions: dict[TopicPartition, int] = {}
+                    producer.begin_transaction()
+                    seen = 0
+
+                    def has_all(
+                        consumer: Consumer = consumer, positions: dict[TopicPartition, int] = positions
+                    ) -> bool:
+                        nonlocal seen
+                        for record in consumer.poll(0.2):
+                            producer.send(out, record.value)
+                            positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+                            seen += 1
+                        return seen == 60
+
+                    wait_until(has_all, "all records are copied", LIMIT_S)
+                    producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+                    if is_commit:
+                        producer.commit_transaction()
+                    else:
+                        producer.abort_transaction()
+                        assert sum(each.committed or 0 for each in admin.list_group_offsets(group).values()) == 0
+        wait_for(out, values("a", 60))
+        assert sum(each.committed or 0 for each in admin.list_group_offsets(group).values()) == 60
+
+
+def test_transactions_are_whole_whichever_broker_dies(cluster: LocalCluster, topic: str) -> None:
+    """Leaders are killed in the middle of transactions; each is in the log once and whole, or not at all."""
+    kept: list[bytes] = []
+    stop = threading.Event()
+    failures: list[errors.PylogError] = []
+
+    def run() -> None:
+        try:
+            with Producer(transactional_id=topic) as producer:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    mine = values(f"t{number}", 12)
+                    producer.begin_transaction()
+                    for value in mine:
+                        producer.send(topic, value)
+                    if number % 4:
+                        commit(producer)
+                        kept.extend(mine)
+                    else:
+                        producer.abort_transaction()
+        except errors.PylogError as error:
+            failures.append(error)
+
+    def commit(producer: Producer) -> None:
+        for _ in range(5):
+            try:
+                producer.commit_transaction()
+            except errors.RetriableError:
+                continue
+            return
+        producer.commit_transaction()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for broker_id in cluster.broker_ids[:2]:
+            before = len(kept)
+            wait_until(lambda before=before: failures or len(kept) > before + 60, "transactions are committed", LIMIT_S)
+            cluster.kill(broker_id)
+            before = len(kept)
+            wait_until(lambda before=before: failures or len(kept) > before + 60, "they go on without it", LIMIT_S)
+            cluster.start(broker_id)
+            cluster.wait_until_ready()
+    finally:
+        stop.set()
+        thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert failures == []
+    wait_for(topic, kept)
+    assert set(Counter(committed(topic)).values()) == {1}
+
+
+def test_what_was_decided_is_committed_though_all_brokers_die(cluster: LocalCluster, topic: str) -> None:
+    """The decision is in ZooKeeper: whoever leads later reads it there."""
+    with Producer(transactional_id=topic) as producer:
+        with producer.transaction():
+            for value in values("a", 30):
+                producer.send(topic, value)
+        for broker_id in cluster.broker_ids:
+            cluster.kill(broker_id)
+        for broker_id in cluster.broker_ids:
+            cluster.start(broker_id)
+        cluster.wait_until_ready()
+        wait_for(topic, values("a", 30))
+        with producer.transaction():
+            producer.send(topic, b"later")
+        wait_for(topic, [*values("a", 30), b"later"])
