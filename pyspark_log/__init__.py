@@ -19,10 +19,12 @@ if TYPE_CHECKING:
         GroupOffset,
         MemberDescription,
         OffsetAndTimestamp,
+        OpenTransactionDescription,
         PartitionDescription,
         TimestampType,
         TopicDescription,
         TopicPartition,
+        TransactionListing,
     )
     from pyspark_log import errors
     from pyspark_log.client.admin.admin import Admin
@@ -41,6 +43,7 @@ __all__ = [
     "Record", "ConsumedBatch", "RecordMetadata", "BatchMetadata", "TopicPartition",
     "OffsetAndTimestamp", "GroupOffset", "TimestampType",
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
+    "OpenTransactionDescription", "TransactionListing",
     "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind",
     "errors", "DefaultSource", "register", "write_once",
 ]  # fmt: skip
@@ -66,6 +69,8 @@ _HOME = {
     "ClusterDescription": _MODEL,
     "BrokerDescription": _MODEL,
     "GroupListing": _MODEL,
+    "OpenTransactionDescription": _MODEL,
+    "TransactionListing": _MODEL,
     "GroupDescription": _MODEL,
     "MemberDescription": _MODEL,
     "OffsetsBehind": _BEHIND,

@@ -158,6 +158,40 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id. ``batch_id``: the last batch that was decided, -1: none; a producer's transactions are
+    batches that count from 0. ``outcome``: committed, aborted, or "". ``rows``: of the committed batch, as its Spark
+    query counted them. ``unfinished``: decided batches that not all leaders know of yet.
+    """
+
+    transactional_id: str
+    epoch: int
+    run_id: str
+    batch_id: int
+    outcome: str
+    rows: int
+    decided_at_ms: int
+    timeout_ms: int
+    unfinished: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransactionDescription:
+    """A transaction that is open in a partition, in front of whose ``first_offset`` readers of committed records wait.
+    ``open_ms``: for how long. ``attempt``: Spark's id of the task attempt, -1: a producer's."""
+
+    transactional_id: str
+    batch_id: int
+    run_id: str
+    attempt: int
+    producer_id: int
+    topic: str
+    partition: int
+    first_offset: int
+    open_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
     """A group in a list.
 

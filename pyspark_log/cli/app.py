@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, up, zookeeper
+from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, txn, up, zookeeper
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.invocation import usage_error
 from pyspark_log.cli.options import accept_common_options, add_group
@@ -53,6 +53,7 @@ def build() -> typer.Typer:
     topic.add_to(add_group(app, "topic", "Create, list, describe, alter and delete topics.", panel=_MANAGE))
     partition.add_to(add_group(app, "partition", "Move partitions and elect leaders.", panel=_MANAGE))
     group.add_to(add_group(app, "group", "List, describe, reset and delete consumer groups.", panel=_MANAGE))
+    txn.add_to(add_group(app, "txn", "List, describe and abort transactions.", panel=_MANAGE))
     cluster.add_to(add_group(app, "cluster", "Show brokers and health, decommission a broker.", panel=_MANAGE))
     broker.add_to(add_group(app, "broker", "Run one broker.", panel=_SERVERS))
     zookeeper.add_to(add_group(app, "zookeeper", "Run the bundled ZooKeeper.", panel=_SERVERS))

@@ -46,6 +46,12 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning_with(incomplete, _ask(ctx, lambda admin: [group.group_id for group in admin.list_groups()]))
 
 
+def transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids."""
+    found = _ask(ctx, lambda admin: [each.transactional_id for each in admin.list_transactions()])
+    return _beginning_with(incomplete, found)
+
+
 def brokers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of brokers; behind a comma more of them (``2,3``)."""
     chosen, comma, _ = incomplete.rpartition(",")

@@ -26,9 +26,11 @@ from broker_runtime.contract.model import (
     GroupListing,
     GroupOffset,
     OffsetAndTimestamp,
+    OpenTransactionDescription,
     Reassignment,
     TopicDescription,
     TopicPartition,
+    TransactionListing,
     check_topic_name,
 )
 from broker_runtime.contract.requests import (
@@ -54,7 +56,7 @@ from broker_runtime.contract.schema import (
     schema_to_bytes,
 )
 from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
-from pyspark_log.client.admin import descriptions, groups, health, movement
+from pyspark_log.client.admin import descriptions, groups, health, movement, transactions
 from pyspark_log.client.admin.health import ClusterHealth
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
@@ -285,6 +287,22 @@ class Admin:
         is still running may join again. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`.
         """
         groups.remove_group_members(self._cluster, group_id, ids)
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    def list_transactions(self) -> list[TransactionListing]:
+        """All transactional ids, sorted: who has each, and the last batch that was decided."""
+        return transactions.list_transactions(self._cluster)
+
+    def list_open_transactions(self, transactional_id: str = "") -> tuple[list[OpenTransactionDescription], list[int]]:
+        """What has begun and not ended, the oldest first ("": of all ids); and the brokers that did not answer, which
+        may have more."""
+        return transactions.open_transactions(self._cluster, transactional_id)
+
+    def abort_transactions(self, transactional_id: str) -> None:
+        """Aborts what is open of the id; whoever has it cannot commit any more. What was decided stays. Raises
+        `InvalidTxnStateError` if the id is unknown."""
+        transactions.abort_transactions(self._cluster, transactional_id)
 
     # --- the cluster ------------------------------------------------------------------------------------------
 
