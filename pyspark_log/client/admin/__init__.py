@@ -7,4 +7,5 @@ descriptions    topics with their offsets, brokers' disks
 health          the problems of a cluster, and what can be done about them
 movement        moving partitions, elections, decommissioning a broker
 groups          consumer groups
+transactions    transactional ids, what is open, aborting it
 """
