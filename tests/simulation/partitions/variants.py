@@ -211,8 +211,9 @@ def rolls_with_a_snapshot_of_before() -> Patches:
 
     def append(self: LogState, frames: Sequence[Any], now_ms: int) -> None:
         self.segments.append(frames, self.config, now_ms=now_ms, on_roll=self._write_snapshot)
-        for _, header in frames:
-            self.producers.add(header)
+        for _, header, control in frames:
+            self.producers.add(header, control)
+        self.settle()
 
     yield mock.patch.object(LogState, "append", append)
 
@@ -274,7 +275,7 @@ def takes_a_copy_for_the_disk() -> Patches:
 def leaves_sets_to_members_that_are_gone() -> Patches:
     """After an unclean stop a broker leaves every set that has other members, whether they are there or not."""
 
-    def other(self: Any, state: Any, *, may_stop: bool) -> Check | None:
+    def other(self: Any, at: Any, state: Any, *, may_stop: bool) -> Check | None:
         members = [each for each in state.isr if each != self._own_id and each not in state.lost]
         return Check(TOPICS, ANY_VERSION) if members else None
 
@@ -284,7 +285,7 @@ def leaves_sets_to_members_that_are_gone() -> Patches:
 @variant
 def takes_every_log_for_flushed() -> Patches:
     """After its machine lost its power a broker stays in its sets as one that has all, whatever ``flush.mode`` is."""
-    yield mock.patch.object(returning, "_is_flushed", return_value=True)
+    yield mock.patch.object(returning._Look, "_is_flushed", return_value=True)
 
 
 @variant
