@@ -22,8 +22,8 @@ REFUSED_BY_A_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
 
 @pytest.mark.parametrize(("partitions", "shares"), [(3, [1, 1, 1]), (2, [0, 1, 1]), (1, [0, 0, 1]), (7, [2, 2, 3])])
 def test_leaders_are_spread_evenly(cluster: LocalCluster, admin: Admin, partitions: int, shares: list[int]) -> None:
-    """W10: N partitions are spread evenly on N, more and fewer brokers, whatever other topics do. (A broker that was just
-    found not to answer, as one that starts, leads none of a new topic.)
+    """W10: N partitions are spread evenly on N, more and fewer brokers, whatever other topics do. (A broker that was
+    just found not to answer, as one that starts, leads none of a new topic.)
     """
     numbers = count()
 
