@@ -65,7 +65,7 @@ OUTPUT = {
     "pylog topic create flights": ['"carrier":"UA"', '"carrier":"AA"', "PARTITION"],
     MAKES_SESSION: ["|     UA|    1|", "|     AA|    1|", "carrier: string", "dep_delay: integer"],
     "import pyarrow as pa": ["b'hello'", "carrier: string"],
-    "from pyspark_log import Admin, Consumer, Producer": ["doing job 0", "doing job 7"],
+    "from pyspark_log import Admin, Consumer, Producer\n": ["doing job 0", "doing job 7"],
 }
 
 
