@@ -254,8 +254,8 @@ def commit_batch(
 ) -> None:
     """Decides the batch of these messages. ``is_visible_after``: then waits until readers find its rows.
 
-    Raises `CheckpointBehindSinkError`, `ReplayDiffersError`,
-    `ProducerFencedError`; after the decision nothing."""
+    Raises `CheckpointBehindSinkError`, `ReplayDiffersError`, `ProducerFencedError`; after the decision nothing.
+    """
     written = [each for each in _written(messages) if each.result is not None]
     results = [each.result for each in written if each.result is not None]
     if not results:

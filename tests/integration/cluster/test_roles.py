@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
+import uuid
 from collections import Counter
 from itertools import count
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from pyspark_log import Admin, PartitionDescription
+from pyspark_log import Admin
 from pyspark_log.errors import InvalidReplicationFactorError, ZooKeeperUnavailableError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import numbers_in, produce, replicas_are_identical
@@ -20,26 +20,24 @@ from tests.waiting import wait_until
 REFUSED_BY_A_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
 
 
+def until_each_broker_may_lead(cluster: LocalCluster, admin: Admin) -> None:
+    """A broker that was just found not to answer, as one that is starting, leads none of a new topic."""
+    names = (f"probe-{uuid.uuid4().hex}" for _ in count())
+
+    def may_lead() -> bool:
+        described = admin.create_topic(next(names), partitions=len(cluster.broker_ids), replication_factor=2)
+        return {partition.leader for partition in described.partitions} == set(cluster.broker_ids)
+
+    wait_until(may_lead, "each broker leads a partition of a new topic")
+
+
 @pytest.mark.parametrize(("partitions", "shares"), [(3, [1, 1, 1]), (2, [0, 1, 1]), (1, [0, 0, 1]), (7, [2, 2, 3])])
 def test_leaders_are_spread_evenly(cluster: LocalCluster, admin: Admin, partitions: int, shares: list[int]) -> None:
-    """W10: N partitions are spread evenly on N, more and fewer brokers, whatever other topics do. (A broker that was
-    just found not to answer, as one that starts, leads none of a new topic.)
-    """
-    numbers = count()
-
-    def create() -> list[PartitionDescription]:
-        name = f"spread-{partitions}-{next(numbers)}"
-        return list(admin.create_topic(name, partitions=partitions, replication_factor=2).partitions)
-
-    def are_shared(described: list[PartitionDescription]) -> bool:
-        leading = Counter(partition.leader for partition in described)
-        return sorted(leading[broker_id] for broker_id in cluster.broker_ids) == shares
-
-    described = create()
-    if not are_shared(described):
-        time.sleep(5)
-        described = create()
-        assert are_shared(described)
+    """W10: N partitions are spread evenly on N, more and fewer brokers, whatever other topics do."""
+    until_each_broker_may_lead(cluster, admin)
+    described = admin.create_topic(f"spread-{partitions}", partitions=partitions, replication_factor=2).partitions
+    leading = Counter(partition.leader for partition in described)
+    assert sorted(leading[broker_id] for broker_id in cluster.broker_ids) == shares
     assert all(partition.leader == partition.replicas[0] for partition in described)
     assert all(len(set(partition.replicas)) == 2 for partition in described)
 
