@@ -13,6 +13,8 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.frame import TransactionBegin, encode_frame, number_frame, visible_frames
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.waiting import Clock
+from broker_runtime.log.transactions import MOST_ENDED, OpenTransaction, Outcomes, Transactions
+from broker_runtime.transactions import coordination
 from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.transactions.ending import TransactionEnding
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -315,3 +317,37 @@ def test_coordinator_reports_that_zookeeper_is_away() -> None:
     cluster.client.suspend()
     with pytest.raises(ZooKeeperUnavailableError):
         cluster.begin()
+
+
+def test_leader_that_is_told_of_a_decision_does_not_go_by_an_older_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper's servers may be behind each other: what is older than the decision is read again, behind a barrier."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    old = cluster.coordinator.read("sink")
+    cluster.decide(epoch, batch_id, 7)
+    behind = cluster.another_coordinator()
+    real = behind.read_all
+    monkeypatch.setattr(behind, "read_all", lambda names: [old for _ in names])
+    monkeypatch.setattr(coordination, "barrier", lambda _: monkeypatch.setattr(behind, "read_all", real))
+    cluster.ending = TransactionEnding(cluster.hosted.registry, behind, wall_ms=lambda: cluster.now_ms)
+    done = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[cluster.hosted.partitions[0]])
+    assert (done, cluster.visible()) == ([True], [1, 2])
+
+
+def test_end_that_has_not_room_for_all_does_not_say_that_the_batch_is_over() -> None:
+    """The rest follows in another frame, and only that one says so."""
+    transactions = Transactions(
+        [
+            OpenTransaction(
+                producer_id=n,
+                first_offset=n,
+                began_ms=0,
+                begin=TransactionBegin(transactional_id="sink", epoch=0, batch_id=4),
+            )
+            for n in range(MOST_ENDED + 1)
+        ]
+    )
+    planned = transactions.plan_end(Outcomes(transactional_id="sink", epoch=0, batch_id=4), MOST_ENDED + 1)
+    assert planned is not None
+    assert (len(planned.ended), planned.batch_id, planned.last_stable_offset) == (MOST_ENDED, -1, MOST_ENDED)
