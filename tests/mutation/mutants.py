@@ -13,5 +13,6 @@ from tests.mutation.controller_mutants import CONTROLLER
 from tests.mutation.harness import Mutant
 from tests.mutation.log_mutants import LOG
 from tests.mutation.replication_mutants import REPLICATION
+from tests.mutation.transaction_mutants import TRANSACTIONS
 
-ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *CLIENT)
+ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *TRANSACTIONS, *CLIENT)
