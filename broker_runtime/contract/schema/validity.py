@@ -10,6 +10,7 @@ microsecond for numbers and timestamps (pyarrow 26).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ def find_bad_value(array: pa.Array, field: pa.Field) -> BadValue | None:
     """The first value of ``array`` (``field``'s column) that is none of its type. None: there is none, or the array's
     buffers do not hold together, so that its values cannot be told."""
     try:
-        if not _is_sound(array.view(_plain(array.type))):
+        if not _is_sound(array.view(with_leaves(array.type, _plain))):
             return None
     except (pa.ArrowException, ValueError, TypeError, OSError):
         return None
@@ -84,7 +85,19 @@ def time_text(nanoseconds: int) -> str:
     return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
 
 
-def _plain(kind: Any) -> pa.DataType:
+def with_leaves(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type, with ``leaf`` applied to each type in it that has no fields of its own."""
+    if pt.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(with_leaves(key.type, leaf)), item.with_type(with_leaves(item.type, leaf)))
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(with_leaves(kind.value_type, leaf)))
+    if pt.is_struct(kind):
+        return pa.struct([member.with_type(with_leaves(member.type, leaf)) for member in kind])
+    return leaf(kind)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
     """The type with the same buffers all of whose values are allowed."""
     if pt.is_time64(kind):
         return pa.int64()
@@ -92,13 +105,6 @@ def _plain(kind: Any) -> pa.DataType:
         return pa.binary(_DECIMAL_BYTES)
     if pt.is_string(kind):
         return pa.binary()
-    if pt.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_plain(key.type)), item.with_type(_plain(item.type)))
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pt.is_struct(kind):
-        return pa.struct([member.with_type(_plain(member.type)) for member in kind])
     return kind
 
 

@@ -29,6 +29,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import visible_frames
 from broker_runtime.contract.model import TimestampType
+from broker_runtime.contract.schema.validity import with_leaves
 from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
@@ -374,16 +375,7 @@ def _values(column: pa.Array) -> list[Any]:
 @lru_cache(maxsize=1024)
 def _with_microseconds(kind: pa.DataType) -> pa.DataType:
     """``kind`` with the times in it in microseconds, as Python has them."""
-    if pt.is_time64(kind):
-        return pa.time64("us")
-    if pt.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_with_microseconds(key.type)), item.with_type(_with_microseconds(item.type)))
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_microseconds(kind.value_type)))
-    if pt.is_struct(kind):
-        return pa.struct([member.with_type(_with_microseconds(member.type)) for member in kind])
-    return kind
+    return with_leaves(kind, lambda leaf: pa.time64("us") if pt.is_time64(leaf) else leaf)
 
 
 def _value(scalar: pa.Scalar) -> Any:
