@@ -27,7 +27,7 @@ JOBS ?= 3
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
-.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups mutants chaos chaos-groups bench clean
+.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -62,6 +62,9 @@ simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000
 
 simulate-groups: $(READY)  ## consumer groups alone, likewise
 	$(PY) -m tests.simulation --workload groups $(SIMULATED_SEEDS)
+
+simulate-transactions: $(READY)  ## transactions, and queries that write exactly once, likewise
+	$(PY) -m tests.simulation --workload transactions $(SIMULATED_SEEDS)
 
 mutants: $(READY)  ## the product made wrong, one line at a time: do tests or 100 seeds find out? (MUTANT= names one)
 	$(PY) -m tests.mutation --jobs $(JOBS) $(if $(MUTANT),--only $(MUTANT))

@@ -247,6 +247,10 @@ class Broker:
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         _compare_clocks(clock, client, member.membership, began_ms)
         producer_ids = ProducerIdService(client)
+
+        def believed_ms() -> int:
+            return clock.believed_ms(wall_ms(), uptime_ms())
+
         groups = BrokerGroups(
             settings,
             client=client,
@@ -254,7 +258,7 @@ class Broker:
             refuses=port_refuses,
             steady_ms=_steady_ms,
             wall_ms=wall_ms,
-            believed_ms=lambda: clock.believed_ms(wall_ms(), uptime_ms()),
+            believed_ms=believed_ms,
         )
         transactions = BrokerTransactions(
             settings,
@@ -266,6 +270,7 @@ class Broker:
             groups=groups.service,
             steady_ms=_steady_ms,
             wall_ms=wall_ms,
+            believed_ms=believed_ms,
         )
         services = make_services(
             settings,

@@ -43,8 +43,9 @@ class BrokerTransactions:
         groups: GroupService,
         steady_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        believed_ms: Callable[[], int],
     ) -> None:
-        """``steady_ms``: a clock that never jumps."""
+        """``steady_ms``: a clock that never jumps. ``believed_ms``: the time of `BelievedClock`."""
         coordinator = TransactionCoordinator(client, steady_ms=steady_ms, wall_ms=wall_ms)
         self._ending = TransactionEnding(registry, coordinator, wall_ms=wall_ms)
         own = Caller(client_id=f"broker-{settings.broker_id}", address="")
@@ -69,7 +70,7 @@ class BrokerTransactions:
             ask_leader,
             broker_id=settings.broker_id,
             steady_ms=steady_ms,
-            wall_ms=wall_ms,
+            believed_ms=believed_ms,
         )
         self.service = TransactionService(
             registry,

@@ -174,13 +174,13 @@ class TransactionCoordinator:
 
         self._change(name, plan)
 
-    def forget(self, name: str) -> bool:
-        """Removes the id if it has been out of use for long. Returns whether it did."""
+    def forget(self, name: str, *, now_ms: int) -> bool:
+        """Removes the id if it has been out of use for long by then. Returns whether it did."""
         path = transaction_path(name)
 
         def plan() -> Planned[bool]:
             node = self._client.find(path)
-            if node is None or not machine.is_forgotten(from_json(node.data, TransactionRecord, path), self._wall_ms()):
+            if node is None or not machine.is_forgotten(from_json(node.data, TransactionRecord, path), now_ms):
                 return Planned(False)
             return Planned(True, [Delete(path, node.version)])
 

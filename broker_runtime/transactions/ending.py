@@ -4,8 +4,9 @@
     finish_transactions  a decision was just made: the same for the partitions that it names, at once
 
 Rules: a partition's log ends a transaction only by what ZooKeeper has. A transaction that has been open for longer than
-its time limit is aborted there first. So is everything of a transactional id of which ZooKeeper has nothing: that is no
-decision, and is made one.
+its time limit is aborted there first: by the time in its frame, or by how long its leader has known it, so that a clock
+that was set back keeps nobody waiting. So is everything of a transactional id of which ZooKeeper has nothing: that is
+no decision, and is made one.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ class TransactionEnding:
         self._coordinator = coordinator
         self._wall_ms = wall_ms
         self._clock = clock
+        self._known_since_s: dict[tuple[Partition, int], float] = {}  # of those that were open at the last step
 
     def step(self) -> None:
         """Ends what is over in all partitions that this broker leads. Blocks on ZooKeeper and on disks, in bounds.
         Raises nothing: what fails is tried again by the next step."""
         found = self.open_here()
+        self._note(found)
         by_id: dict[str, list[tuple[Partition, OpenTransaction]]] = {}
         for partition, opened in found:
             by_id.setdefault(opened.begin.transactional_id, []).append((partition, opened))
@@ -59,7 +62,7 @@ class TransactionEnding:
         try:
             records = self._coordinator.read_all(names) if names else []
             for name, record in zip(names, records, strict=True):
-                record = self._without_late(name, record, [opened for _, opened in by_id[name]])
+                record = self._without_late(name, record, by_id[name])
                 for partition in dict.fromkeys(partition for partition, _ in by_id[name]):
                     self._end(partition, name, record)
             deadline = Deadline(_COMPLETE_S, clock=self._clock)
@@ -96,19 +99,28 @@ class TransactionEnding:
 
     # --- private ----------------------------------------------------------------------------------------------
 
+    def _note(self, found: Iterable[tuple[Partition, OpenTransaction]]) -> None:
+        now_s, before = self._clock.now_s(), self._known_since_s
+        keys = [(partition, opened.producer_id) for partition, opened in found]
+        self._known_since_s = {key: before.get(key, now_s) for key in keys}
+
     def _without_late(
-        self, name: str, record: TransactionRecord | None, opened: Iterable[OpenTransaction]
+        self, name: str, record: TransactionRecord | None, found: Sequence[tuple[Partition, OpenTransaction]]
     ) -> TransactionRecord:
-        """The record, in which those of ``opened`` are aborted that have been open for too long."""
-        opened = list(opened)
+        """The record, in which those of ``found`` are aborted that have been open for too long."""
         if record is None:
-            return self._coordinator.abort_producers(name, (), epoch=max(each.begin.epoch for each in opened))
+            return self._coordinator.abort_producers(name, (), epoch=max(each.begin.epoch for _, each in found))
         over = outcomes(name, record)
-        now_ms = self._wall_ms()
         late = [
-            each.producer_id for each in opened if not over.ends(each) and now_ms - each.began_ms > record.timeout_ms
+            each.producer_id
+            for partition, each in found
+            if not over.ends(each) and self._age_ms(partition, each) > record.timeout_ms
         ]
         return self._coordinator.abort_producers(name, late, epoch=record.epoch) if late else record
+
+    def _age_ms(self, partition: Partition, opened: OpenTransaction) -> float:
+        known_since_s = self._known_since_s[partition, opened.producer_id]
+        return max(self._wall_ms() - opened.began_ms, (self._clock.now_s() - known_since_s) * 1000)
 
     def _end(self, partition: Partition, name: str, record: TransactionRecord) -> bool:
         """Ends in the partition's log what is over; returns whether that was possible. Not durable yet."""

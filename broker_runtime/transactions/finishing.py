@@ -50,15 +50,16 @@ class TransactionFinishing:
         *,
         broker_id: int,
         steady_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
+        believed_ms: Callable[[], int],
     ) -> None:
-        """``cluster``: as this broker knows it."""
+        """``cluster``: as this broker knows it. ``believed_ms``: the time of `BelievedClock`, by which ids are
+        forgotten."""
         self._coordinator = coordinator
         self._cluster = cluster
         self._ask_leader = ask_leader
         self._broker_id = broker_id
         self._steady_ms = steady_ms
-        self._wall_ms = wall_ms
+        self._believed_ms = believed_ms
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}
         self._signal = Signal()
@@ -175,5 +176,5 @@ class TransactionFinishing:
                     continue
                 if record.unfinished:
                     self._again(name)
-                elif is_forgotten(record, self._wall_ms()):
-                    self._coordinator.forget(name)
+                elif is_forgotten(record, self._believed_ms()):
+                    self._coordinator.forget(name, now_ms=self._believed_ms())

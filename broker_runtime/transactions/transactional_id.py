@@ -115,7 +115,7 @@ def begin(
     changed = msgspec.structs.replace(record, timeout_ms=timeout_ms, keep_ms=keep_ms)
     is_due = now_ms - record.used_at_ms > keep_ms // 4  # to show that it is in use is worth a write only now and then
     if changed != record or is_due:
-        changed = msgspec.structs.replace(changed, used_at_ms=now_ms)
+        changed = msgspec.structs.replace(changed, used_at_ms=max(now_ms, record.used_at_ms))
     return Begun(changed, batch_id, batch_id == last)
 
 
@@ -174,7 +174,8 @@ def decide(
         decided_at_ms=now_ms,
     )
     unfinished = (*record.unfinished, decision) if partitions else record.unfinished
-    changed = msgspec.structs.replace(record, last=decision, unfinished=unfinished, aborted=(), used_at_ms=now_ms)
+    used_at_ms = max(now_ms, record.used_at_ms)
+    changed = msgspec.structs.replace(record, last=decision, unfinished=unfinished, aborted=(), used_at_ms=used_at_ms)
     return Decided(changed, decision, False)
 
 

@@ -39,7 +39,7 @@ class Committed:
                 raise ViolationError(
                     1, f"{self.at}: one batch is at offset {self._where[frame.body]} and again at {frame.base_offset}"
                 )
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 key = (header.producer_id, header.producer_epoch)
                 expected = self._next_sequence.get(key, 0)
                 if header.base_sequence != expected:

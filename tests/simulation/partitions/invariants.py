@@ -71,6 +71,10 @@ class Invariants:
         counts one that arises."""
         self._looking = looking
         self._situation = situation
+        self.on_written: Callable[[Node, Key, StoredFrame], None] = lambda node, key, frame: None
+        """Called with each frame when the first broker has written it."""
+        self.on_committed: Callable[[Key, StoredFrame], None] = lambda key, frame: None
+        """Called with each frame when a leader's high watermark has passed it."""
         self._loaded: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when last compared
         self._shown: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
         """Damaged log → where it is, and up to where whole frames behind say that it is committed."""
@@ -185,6 +189,7 @@ class Invariants:
                     f"{at}: broker {node.broker_id} wrote offset {frame.base_offset} in epoch "
                     f"{frame.header.leader_epoch}, which {'nobody' if writer is None else f'broker {writer[0]}'} leads",
                 )
+            self.on_written(node, key, frame)
         if is_rewritten and view.frames:
             key = (view.frames[-1].topic_id, at.partition)
             if node.broker_id in self.in_sync.get(key, ()):
@@ -232,7 +237,7 @@ class Invariants:
             )  # fmt: skip
         if (node.broker_id, at) not in self.damaged and view.is_whole:
             was_cut = before[0] == node.lives and self._cut.get((node.broker_id, at)) == now  # and not by its recovery
-            lack = disagreement_in_memory(state, view.frames, was_cut=was_cut)
+            lack = disagreement_in_memory(state, view.frames, node.files, was_cut=was_cut)
             if lack is not None:
                 raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
@@ -271,7 +276,10 @@ class Invariants:
             )  # fmt: skip
         start = committed.end
         frames = self._frames_upto(node, at, key, high_watermark)
-        committed.extend((frame for frame in frames if start <= frame.base_offset < high_watermark), high_watermark)
+        new = [frame for frame in frames if start <= frame.base_offset < high_watermark]
+        committed.extend(new, high_watermark)
+        for frame in new:
+            self.on_committed(key, frame)
         for broker_id in self.in_sync.get(key, ()):
             self._require(4, self._nodes[broker_id], at, key, start, high_watermark)
         for broker_id in self._eligible.get(key, ()):

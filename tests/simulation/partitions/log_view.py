@@ -13,7 +13,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from broker_runtime.contract.errors import PylogError
-from broker_runtime.contract.frame import FrameHeader, parse_header, verify_frame
+from broker_runtime.contract.frame import Control, FrameHeader, parse_control, parse_header, verify_frame
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import LOG_START_NAME
 from broker_runtime.log.partition_files import RESTART_NAME
@@ -24,7 +24,8 @@ DIRECTORY_NAME = re.compile(r"([a-zA-Z0-9_-]+)-(\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class StoredFrame:
-    """A frame in a log. ``content``: a checksum over all of its bytes; ``body``: over the producer's alone."""
+    """A frame in a log. ``content``: a checksum over all of its bytes, ``body``: over the producer's alone.
+    ``control``: what a control frame says."""
 
     header: FrameHeader
     topic_id: bytes
@@ -32,6 +33,7 @@ class StoredFrame:
     body: int
     segment: Path
     end_position: int
+    control: Control | None = None
 
     @property
     def base_offset(self) -> int:
@@ -161,5 +163,6 @@ class DiskView:
                 header = verify_frame(piece, topic_id=topic_id, partition=at.partition)
             except PylogError:
                 continue
-            return StoredFrame(header, topic_id, crc32c(piece), crc32c(piece[40:]), path, position + size)
+            control = parse_control(piece) if header.is_control else None
+            return StoredFrame(header, topic_id, crc32c(piece), crc32c(piece[40:]), path, position + size, control)
         return None

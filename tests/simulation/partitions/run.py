@@ -14,11 +14,14 @@ from tests.simulation.partitions.plan import Plan, plan_of
 from tests.simulation.partitions.situations import SITUATIONS
 from tests.simulation.partitions.variants import VARIANTS
 from tests.simulation.partitions.world import World
+from tests.simulation.simulator.faults import FaultInjector
 from tests.simulation.simulator.outcome import ViolationError
 from tests.simulation.simulator.scheduler import MS, SECOND
 from tests.simulation.simulator.workload import Workload
 
 TOPIC = "t"
+FIRST_PRODUCER_ID = 1_000_000_000
+"""Of those that are no transaction's: brokers give out smaller ones."""
 _HEAL_LIMIT_US = 90 * SECOND
 
 
@@ -41,6 +44,17 @@ class Run:
             node.start(world.scheduler.between(0, 300 * MS))
         self._await(lambda: all(node.is_up for node in world.nodes.values()), 60 * SECOND, "brokers came up")
         self._create_topic()
+        self.begin_clients()
+        faults = self.begin_faults()
+        world.scheduler.run(world.scheduler.now_us + plan.duration_us)
+        faults.heal()
+        self.end_clients()
+        self._await(self._is_whole, _HEAL_LIMIT_US, "healed, everything is readable again", self._what_lacks)
+        self.check_end()
+
+    def begin_clients(self) -> None:
+        """Producers and consumers begin."""
+        world, plan = self.world, self.plan
         for number in range(plan.producers):
             self.producers.append(
                 Producer(
@@ -48,20 +62,26 @@ class Run:
                     f"p{number + 1}",
                     self.partitions,
                     batches=plan.batches,
-                    producer_id=None if number in plan.plain_producers else 1_000 + number,
+                    producer_id=None if number in plan.plain_producers else FIRST_PRODUCER_ID + number,
                     value_bytes=plan.value_bytes,
                     interval_us=plan.produce_every_us,
                 )
             )
-        self.consumers = [Consumer(world, f"c{number + 1}", self.partitions) for number in range(plan.consumers)]
-        faults = Faults(world, kinds=list(plan.faults), interval_us=plan.fault_interval_us)
-        world.scheduler.run(world.scheduler.now_us + plan.duration_us)
-        faults.heal()
-        self.consumers.append(Consumer(world, "c9", self.partitions))  # reads all of it once more
+        self.consumers = [self.make_consumer(f"c{number + 1}") for number in range(plan.consumers)]
+
+    def begin_faults(self) -> FaultInjector:
+        """Things go wrong from now on."""
+        return Faults(self.world, kinds=list(self.plan.faults), interval_us=self.plan.fault_interval_us)
+
+    def end_clients(self) -> None:
+        """Nothing new is written; what is under way goes on."""
+        self.consumers.append(self.make_consumer("c9"))  # reads all of it once more
         for producer in self.producers:
             producer.stop_making()
-        self._await(self._is_whole, _HEAL_LIMIT_US, "healed, everything is readable again", self._what_lacks)
-        self._check_end()
+
+    def make_consumer(self, name: str) -> Consumer:
+        """One that reads everything from now on."""
+        return Consumer(self.world, name, self.partitions)
 
     def _create_topic(self) -> None:
         plan, world = self.plan, self.world
@@ -90,12 +110,13 @@ class Run:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _is_whole(self) -> bool:
-        return not self._lacks()
+        return not self.lacks()
 
     def _what_lacks(self) -> str:
-        return "; " + "; ".join(self._lacks())
+        return "; " + "; ".join(self.lacks())
 
-    def _lacks(self) -> list[str]:
+    def lacks(self) -> list[str]:
+        """What is not as it should be in the end."""
         world = self.world
         lacks: list[str] = []
         for at in self.partitions:
@@ -117,7 +138,8 @@ class Run:
         )
         return lacks
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Everything that was acknowledged is there. Raises `ViolationError`."""
         history, invariants = self.world.history, self.world.invariants
         record = self.world.states.topics[TOPIC]
         for batch in (each.batch for each in history.acknowledged.values()):

@@ -72,9 +72,11 @@ class Metadata:
 
 
 class World(SimulatedWorld):
-    """See the module."""
+    """See the module. ``make_life``: what a broker's process is made of; ``situations``: those that are counted."""
 
     scheduler: StackScheduler
+    make_life: type[Life] = Life
+    situations: tuple[str, ...] = SITUATIONS
 
     def __init__(
         self, seed: int, *, brokers: int, weather: Weather, zookeeper_weather: ZooKeeperWeather, keep_lines: int = 400
@@ -84,7 +86,7 @@ class World(SimulatedWorld):
             StackScheduler,
             weather=weather,
             zookeeper_weather=zookeeper_weather,
-            situations=SITUATIONS,
+            situations=self.situations,
             keep_lines=keep_lines,
         )
         self.zookeeper.on_refusal = self._refused
@@ -126,6 +128,7 @@ class World(SimulatedWorld):
             observer=self.observer,
             topic_ids=self.states.topic_ids,
             peers=self,
+            make_life=self.make_life,
         )
         node.files.situation = self.trace.situation
         self.nodes[broker_id] = node

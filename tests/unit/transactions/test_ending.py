@@ -20,6 +20,7 @@ from broker_runtime.transactions.ending import TransactionEnding
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import Set
 from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, transaction_path
+from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, leadership
 
 LIMIT_MS = 1000
@@ -170,6 +171,23 @@ def test_transaction_that_is_open_for_too_long_is_aborted_in_zookeeper_first(ope
     assert cluster.visible() == ([] if is_aborted else [1, 2])
 
 
+@pytest.mark.parametrize(("known_s", "is_aborted"), [(1.0, False), (1.5, True)])
+def test_clock_that_was_set_back_keeps_no_transaction_open(known_s: float, is_aborted: bool) -> None:
+    """Its leader knows for how long it has been there."""
+    cluster = Cluster()
+    now_s = 0.0
+    cluster.ending = TransactionEnding(
+        cluster.hosted.registry, cluster.coordinator, wall_ms=lambda: cluster.now_ms, clock=ReadClock(lambda: now_s)
+    )
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.now_ms -= DAY_MS
+    cluster.ending.step()
+    now_s = known_s
+    cluster.ending.step()
+    assert (cluster.ending.open_here() == []) is is_aborted
+
+
 def test_decided_transaction_is_committed_however_late_its_leader_learns_of_it() -> None:
     """The time limit is about those without a decision."""
     cluster = Cluster()
@@ -305,11 +323,23 @@ def test_id_that_is_out_of_use_for_long_is_forgotten() -> None:
     epoch, batch_id = cluster.begin()
     cluster.decide(epoch, batch_id, 7)
     cluster.now_ms += DAY_MS + 1
-    assert not cluster.coordinator.forget("sink"), "a decision is unfinished"
+    assert not cluster.coordinator.forget("sink", now_ms=cluster.now_ms), "a decision is unfinished"
     cluster.coordinator.finish("sink", batch_id)
     cluster.now_ms += DAY_MS + 1
-    assert cluster.coordinator.forget("sink")
+    assert not cluster.coordinator.forget("sink", now_ms=NOW_MS), "a clock that is not believed"
+    assert cluster.coordinator.forget("sink", now_ms=cluster.now_ms)
     assert cluster.coordinator.read("sink") is None
+
+
+def test_broker_whose_clock_is_behind_does_not_make_an_id_look_unused() -> None:
+    """The time of its last use never falls."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.now_ms -= 2 * DAY_MS
+    cluster.decide(epoch, batch_id, 7)
+    cluster.coordinator.finish("sink", batch_id)
+    cluster.begin("r2")
+    assert not cluster.coordinator.forget("sink", now_ms=NOW_MS)
 
 
 def test_coordinator_reports_that_zookeeper_is_away() -> None:

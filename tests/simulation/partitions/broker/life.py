@@ -212,3 +212,6 @@ class Life:
         self.topics = TopicService(
             self.member, node.settings, now_ms=node.now_ms, new_id=lambda: uuid.UUID(int=node.rng.getrandbits(128))
         )
+
+    def serve(self, node: Node) -> None:
+        """The broker serves from now on: whatever else it does begins."""

@@ -46,6 +46,7 @@ class Node:
         observer: NodeObserver,
         topic_ids: dict[str, list[bytes]],
         peers: Peers,
+        make_life: type[Life] = Life,
     ) -> None:
         self.broker_id = broker_id
         self.actor = f"b{broker_id}"
@@ -54,6 +55,7 @@ class Node:
         self.trace = trace
         self.observer = observer
         self.peers = peers
+        self._make_life = make_life
         self.settings = resolve("broker", {"broker.id": str(broker_id), "log.dirs": str(DATA)})
         assert isinstance(self.settings, BrokerSettings)
         self.files = SimFiles(self._wait_for_disk, self._crash_by_disk)
@@ -299,7 +301,7 @@ class Node:
         self.trace.line(self.actor, f"start, life {self.lives}")
         client = self._zookeeper.connect(self.actor)
         try:
-            life = self.life = Life(self, client)
+            life = self.life = self._make_life(self, client)
             if self._is_closing and life.directory.was_clean:
                 self.was_unclean = False  # the last life ended behind its clean mark
             self._is_closing = False
@@ -319,6 +321,7 @@ class Node:
         self._every(_MEMBER_STEP_US, self._step, "member")
         self._every(LAG_LIMIT_MS * MS // 2, self.update_in_sync_soon, "in-sync")
         self._every(_PROBE_US, self._probe, "probe")
+        life.serve(self)
 
     def _restart(self, client: SimClient) -> None:
         client.close()
