@@ -130,14 +130,30 @@ TRANSACTIONS: Final = (
     Mutant(
         name="transaction_without_a_time_limit",
         file="broker_runtime/transactions/ending.py",
-        old="not over.ends(each) and now_ms - each.began_ms > record.timeout_ms",
-        new="now_ms - each.began_ms > record.timeout_ms + 10**12",
+        old="not over.ends(each) and self._age_ms(partition, each) > record.timeout_ms",
+        new="self._age_ms(partition, each) > record.timeout_ms + 10**12",
         breaks="A transaction that is open for too long is aborted.",
         tests=(
             "tests/unit/transactions/test_ending.py",
             "tests/unit/transactions/test_transactional_id.py",
             "tests/unit/log/test_transactions.py",
         ),
+    ),
+    Mutant(
+        name="clock_set_back_keeps_transactions_open",
+        file="broker_runtime/transactions/ending.py",
+        old="return max(self._wall_ms() - opened.began_ms, (self._clock.now_s() - known_since_s) * 1000)",
+        new="return self._wall_ms() - opened.began_ms",
+        breaks="A transaction ends within its time limit, though a clock was set back.",
+        tests=("tests/unit/transactions/test_ending.py",),
+    ),
+    Mutant(
+        name="clock_that_is_behind_makes_an_id_unused",
+        file="broker_runtime/transactions/transactional_id.py",
+        old="    used_at_ms = max(now_ms, record.used_at_ms)\n",
+        new="    used_at_ms = now_ms\n",
+        breaks="The time at which a transactional id was last used never falls.",
+        tests=("tests/unit/transactions/test_ending.py",),
     ),
     Mutant(
         name="end_that_followers_lack_is_finished",
