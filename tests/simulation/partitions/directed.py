@@ -393,12 +393,15 @@ class Directed:
 
     def _back_before_all_others(self, at: TopicPartition, first: Node) -> None:
         """All replicas are killed. The first comes back without what a failed fsync left in its memory, the others
-        later; sometimes one of them has lost its power, and is back before the last."""
+        later; sometimes one of them has lost its power, and is back before the last, if that one has all."""
         world = self._world
         replicas = world.states.topics[at.topic].assignment[at.partition]
         others = [world.nodes[each] for each in replicas if each != first.broker_id]
         others = [each for each in others if each.life is not None]
-        without_power = others[0] if len(others) > 1 and self._rng.random() < 0.5 else None
+        state = world.states.state(at)
+        in_sync = () if state is None else state.isr
+        keep_all = [each.broker_id in in_sync and not each.has_offline_logs for each in others[1:]]
+        without_power = others[0] if any(keep_all) and self._rng.random() < 0.5 else None
         for other in others:
             other.kill(power_lost=other is without_power)
             earliest = 4 if other is without_power else 8
