@@ -40,7 +40,7 @@ class Mutant:
     """One line of the product made wrong. ``old``, which is in ``file`` exactly once, becomes ``new``.
 
     ``breaks``: the promise that it breaks, in a sentence. ``tests``: files or tests that should kill it.
-    ``simulation``: which workload should, "partitions", "groups" or None. ``reason``: why it may survive, or "".
+    ``simulation``: which workload should find it, by its name, or None. ``reason``: why it may survive, or "".
     """
 
     name: str

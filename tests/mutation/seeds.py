@@ -1,5 +1,5 @@
-"""``python -m tests.mutation.seeds partitions|groups N``: runs seeds one after the other, up to the first that
-fails. Ends with 1 there, and prints the failure.
+"""``python -m tests.mutation.seeds partitions|groups|transactions N``: runs seeds one after the other, up to the first
+that fails. Ends with 1 there, and prints the failure.
 """
 
 from __future__ import annotations
