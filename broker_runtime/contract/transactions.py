@@ -204,4 +204,23 @@ class FinishTransactionsResponse(Message, frozen=True, kw_only=True):
     are_finished: tuple[bool, ...]
 
 
+def behind_text(transactional_id: str, batch_id: int, last_batch_id: int) -> str:
+    """The text of `CheckpointBehindSinkError`, of brokers and clients."""
+    return (
+        f"batch {batch_id} of transactional id {transactional_id!r} is written again after batch {last_batch_id} was "
+        "committed: the checkpoint was rewound, or is an old copy. Start from the present checkpoint, or, to write "
+        "everything from there on once more, with another pylog.transactional.id"
+    )
+
+
+def differs_text(transactional_id: str, batch_id: int, first: tuple[int, int], now: tuple[int, int]) -> str:
+    """The text of `ReplayDiffersError`, of brokers and clients. ``first``, ``now``: rows and payload bytes."""
+    return (
+        f"batch {batch_id} of transactional id {transactional_id!r} was committed with {first[0]} rows and {first[1]} "
+        f"bytes, and is written again with {now[0]} rows and {now[1]} bytes. The first ones stay. Either its query is "
+        "not deterministic (rand(), order of arrival), or the checkpoint was rewound or copied. To go on with what is "
+        "there, start once with the option pylog.replay.differs=keep"
+    )
+
+
 make_decoders()

@@ -21,6 +21,7 @@
     recovery                what an unclean stop left behind: cut, or damage
     directory               one data directory: lock, identity, checkpoints, its logs
     inspect                 reads a directory's files without opening it: dump, verify, compare
+    transaction_walk        the transactions of a log as its frames tell them, for `inspect`
     repair                  gives up what a damaged log cannot show any more, where nobody else has it
 
 Knows frames only by their header, their checks, their stamp and their chunk directory. Knows no network and no

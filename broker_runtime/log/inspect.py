@@ -6,7 +6,8 @@ end in a torn frame; everything before that is unaffected.
 It also compares replicas byte by byte (``pylog log verify --compare``): the committed records that all of them have,
 from the latest log start up to the highest high watermark that one of them has in its checkpoint, or up to the first
 log end before that. Segments may begin at different offsets (each replica rolls its own), so frames are compared, not
-files. One frame of each replica is in memory at a time.
+files. One frame of each replica is in memory at a time. Control frames are frames; the indexes of aborted transactions
+are compared with what the frames say, and the last stable offsets with each other.
 """
 
 from __future__ import annotations
@@ -34,9 +35,17 @@ from broker_runtime.log.indexes import IndexBuilder, IndexFile, OffsetIndex, Tim
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.partition_files import PartitionFiles
-from broker_runtime.log.producer_state import ProducerState, snapshot_path
+from broker_runtime.log.producer_state import ProducerState, snapshot_path, transactions_before
 from broker_runtime.log.reading import schema_history
 from broker_runtime.log.scan import LOG_SUFFIX, frames_anywhere, header_at
+from broker_runtime.log.transaction_walk import (
+    IndexEntry,
+    TransactionWalk,
+    difference_of_entries,
+    read_snapshot,
+    said,
+)
+from broker_runtime.log.transactions import OpenTransaction
 
 _NOT_OF_THE_FRAMES = "an entry is not what the frames say"
 
@@ -55,7 +64,11 @@ class Damage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
     """What one segment holds: ``frames`` frames whose checksums are right, with ``records`` records of [base_offset,
-    next_offset)."""
+    next_offset).
+
+    ``last_stable_offset``: behind the segment, if all of it is committed; ``open``: the transactions that it stands in
+    front of. Both as far as the frames and snapshots of this directory tell.
+    """
 
     path: Path
     base_offset: int
@@ -65,6 +78,8 @@ class SegmentReport:
     size_bytes: int
     max_timestamp_ms: int  # -1: no record
     damage: tuple[Damage, ...]
+    last_stable_offset: int
+    open: tuple[OpenTransaction, ...]
 
 
 def iterate_frames(
@@ -111,7 +126,8 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
     """One report per segment of a partition's directory, oldest first. Damage in small files is in the first report.
 
     Verified: every frame, and its values unless they are deleted; dense offsets across segments; indexes against the
-    frames; epochs, snapshots, identity. One frame is in memory at a time, decoded.
+    frames, that of aborted transactions for each of them; control frames and snapshots against the frames before;
+    epochs, identity. One frame is in memory at a time, decoded.
     Raises `OSError`, and `CorruptRecordError` where the directory holds no segment.
     """
     files = files if files is not None else RealFiles()
@@ -121,6 +137,7 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
     identity, damage = _small_files(files, directory, found)
     contents = _Contents(files, directory, identity)
     open_files = OpenFiles(files, limit=16, read_only=True)
+    transactions = _TransactionCheck(files, directory, found)
     try:
         reports: list[SegmentReport] = []
         for base_offset in found.base_offsets:
@@ -130,7 +147,9 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
                     f"the segment ends with offset {reports[-1].next_offset - 1}, the next begins with {base_offset}"
                 )
                 damage.append(Damage(path=path, position=reports[-1].size_bytes, offset=base_offset, reason=reason))
-            reports.append(_verify_segment(open_files, directory, base_offset, identity, contents, damage))
+            reports.append(
+                _verify_segment(open_files, directory, base_offset, identity, contents, transactions, damage)
+            )
             damage = []
         return reports
     finally:
@@ -177,6 +196,7 @@ def _verify_segment(
     base_offset: int,
     identity: PartitionIdentity | None,
     contents: _Contents,
+    walk: _TransactionCheck,
     damage: list[Damage],
 ) -> SegmentReport:
     path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
@@ -184,6 +204,7 @@ def _verify_segment(
     times = _IndexCheck(TimeIndex(open_files, directory, base_offset).file)
     transactions = _IndexCheck(TransactionIndex(open_files, directory, base_offset).file)
     builder = IndexBuilder(base_offset, 1 << 31)
+    walk.begin_segment(base_offset, is_dense=not damage)
     frames = records = 0
     next_offset, max_timestamp = base_offset, -1
     is_whole = True
@@ -193,14 +214,18 @@ def _verify_segment(
             if error is not None or header is None:
                 damage = [*damage, Damage(path=path, position=position, offset=next_offset, reason=error or "no frame")]
                 is_whole = False
+                walk.lose()
                 continue
             reason = contents.error_of(descriptor, position, header)
+            control: Control | None = None
             if header.is_control:
                 try:
                     control = parse_control(open_files.files.read(descriptor, header.frame_bytes, position))
                     builder.add(position, header, control)
                 except CorruptRecordError as broken:
                     reason, is_whole = broken.message, False
+                    walk.lose()
+            reason = walk.problem_of(header, control) or reason
             if reason is not None:
                 damage = [*damage, Damage(path=path, position=position, offset=header.base_offset, reason=reason)]
             offsets.expect((header.base_offset - base_offset, position), key=0)
@@ -212,7 +237,11 @@ def _verify_segment(
     finally:
         open_files.files.close(descriptor)
     times.expect((max_timestamp, next_offset - base_offset), key=1)
-    transactions.require(builder.transaction_entries)
+    if is_whole:
+        transactions.require(builder.transaction_entries)
+    else:
+        transactions.skip()
+    damage = [*damage, *walk.end_segment(next_offset, len(builder.transaction_entries), is_whole=is_whole)]
     for check in (offsets, times, transactions):
         reason = check.error or (None if check.is_done or not is_whole else _NOT_OF_THE_FRAMES)
         if reason is not None:
@@ -226,7 +255,68 @@ def _verify_segment(
         size_bytes=open_files.files.file_size(path) or 0,
         max_timestamp_ms=max_timestamp,
         damage=tuple(damage),
+        last_stable_offset=walk.last_stable_offset(next_offset),
+        open=walk.open,
     )
+
+
+class _TransactionCheck:
+    """Checks control frames against the frames before them, and snapshots against the frames up to them. After damage
+    nothing is said before the next snapshot."""
+
+    def __init__(self, files: FileSystem, directory: Path, found: PartitionFiles) -> None:
+        self._files = files
+        self._directory = directory
+        self._snapshot_offsets = set(found.snapshot_offsets)
+        self._bases = found.base_offsets
+        self._walk: TransactionWalk | None = None
+        self._damage: list[Damage] = []
+
+    @property
+    def open(self) -> tuple[OpenTransaction, ...]:
+        return () if self._walk is None else self._walk.open
+
+    def last_stable_offset(self, end: int) -> int:
+        return end if self._walk is None else self._walk.last_stable_offset(end)
+
+    def begin_segment(self, base_offset: int, *, is_dense: bool) -> None:
+        if self._walk is None or not is_dense:
+            self._walk = TransactionWalk.at(self._files, self._directory, base_offset)
+
+    def lose(self) -> None:
+        """Something is damaged: what is open behind it is not known."""
+        self._walk = None
+
+    def problem_of(self, header: FrameHeader, control: Control | None) -> str | None:
+        if self._walk is None:
+            return None
+        problem = self._walk.add(header, control)
+        if header.next_offset in self._snapshot_offsets and self._walk.is_complete:
+            self._compare_snapshot(header.next_offset, self._walk.open)
+        return problem
+
+    def end_segment(self, next_offset: int, index_entries: int, *, is_whole: bool) -> list[Damage]:
+        """What was found wrong with snapshots. ``index_entries``: that the segment's index must have."""
+        damage, self._damage = self._damage, []
+        if is_whole and next_offset in self._snapshot_offsets.intersection(self._bases):
+            known = transactions_before(self._files, self._directory, next_offset)
+            if known is not None and known.index_entries != index_entries:
+                reason = f"it says that {known.index_entries} transactions were aborted, by the frames {index_entries}"
+                damage.append(self._wrong(next_offset, reason))
+        return damage
+
+    def _compare_snapshot(self, offset: int, opened: Sequence[OpenTransaction]) -> None:
+        state = read_snapshot(self._files, self._directory, offset)
+        if state is None or state.transactions.open == {each.producer_id: each for each in opened}:
+            return
+        found = ", ".join(map(str, sorted(state.transactions.open))) or "none"
+        expected = ", ".join(str(each.producer_id) for each in opened) or "none"
+        self._damage.append(
+            self._wrong(offset, f"it says that transactions are open of producers: {found}; by the frames: {expected}")
+        )
+
+    def _wrong(self, offset: int, reason: str) -> Damage:
+        return Damage(path=snapshot_path(self._directory, offset), position=0, offset=offset, reason=reason)
 
 
 class _Contents:
@@ -282,7 +372,13 @@ class _IndexCheck:
 
     def require(self, entries: Sequence[tuple[int, ...]]) -> None:
         """The index must have these entries and no others."""
-        self._at = len(self._entries) if self._entries == list(entries) else -1
+        self._at = len(self._entries)
+        if self.error is None:
+            self.error = difference_of_entries(self._entries, entries)
+
+    def skip(self) -> None:
+        """What the entries should be is not known."""
+        self._at = len(self._entries)
 
     @property
     def is_done(self) -> bool:
@@ -322,7 +418,8 @@ class Comparison:
     """The result of comparing the replicas in ``directories``: offsets [start, end), and the first difference, if any.
 
     ``log_ends``: of each replica, in the order of ``directories``. One that ends before ``high_watermark`` (-1: no
-    checkpoint has one) lacks committed records; that alone is no difference.
+    checkpoint has one) lacks committed records; that alone is no difference. ``last_stable_offset``: of the offsets
+    below ``end``; None: no replica has what was open at its start.
     """
 
     partition: str
@@ -333,6 +430,7 @@ class Comparison:
     log_ends: tuple[int, ...]
     frames: int
     difference: str | None
+    last_stable_offset: int | None
 
 
 def compare_replicas(directories: Sequence[Path], *, files: FileSystem | None = None) -> Comparison:
@@ -353,6 +451,13 @@ def compare_replicas(directories: Sequence[Path], *, files: FileSystem | None = 
     high_watermark = max(replica.high_watermark for replica in replicas)
     end = min(*ends, high_watermark) if high_watermark >= 0 else min(ends)
     frames, difference = _compare(replicas, start, end)
+    stable = [(offset, replica) for replica in replicas if (offset := replica.last_stable_offset(end)) is not None]
+    for offset, other in stable[1:]:
+        if difference is None and offset != stable[0][0]:
+            difference = (
+                f"the last stable offset below {end} is {stable[0][0]} by {stable[0][1].directory}, {offset} by "
+                f"{other.directory}"
+            )
     return Comparison(
         partition=first.directory.name,
         directories=tuple(directories),
@@ -362,6 +467,7 @@ def compare_replicas(directories: Sequence[Path], *, files: FileSystem | None = 
         log_ends=ends,
         frames=frames,
         difference=difference,
+        last_stable_offset=stable[0][0] if stable else None,
     )
 
 
@@ -371,7 +477,8 @@ class _Replica:
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self.directory = directory
         self._files = files
-        self._base_offsets = PartitionFiles.find(files, directory).base_offsets
+        found = PartitionFiles.find(files, directory)
+        self._base_offsets, self._snapshot_offsets = found.base_offsets, found.snapshot_offsets
         if not self._base_offsets:
             raise CorruptRecordError(f"{directory} holds no segment (<20 digits>{LOG_SUFFIX})")
         identity = read_identity(directory, files=files)
@@ -389,6 +496,36 @@ class _Replica:
         for header, _ in self._frames_of(self._base_offsets[-1]):
             end = header.next_offset
         return end
+
+    def last_stable_offset(self, end: int) -> int | None:
+        """How far the log is stable if everything below ``end`` is committed, by its newest snapshot and its frames.
+        None: what was open at its start is not known."""
+        snapshots = [each for each in self._snapshot_offsets if self._base_offsets[0] <= each <= end]
+        sound = [each for each in snapshots if read_snapshot(self._files, self.directory, each) is not None]
+        start = max(sound, default=self._base_offsets[0])
+        walk = TransactionWalk.at(self._files, self.directory, start)
+        for header, data in self.frames(start):
+            if header.base_offset >= end:
+                break
+            walk.add(header, parse_control(data) if header.is_control else None)
+        return walk.last_stable_offset(end) if walk.is_complete else None
+
+    def problem_of_indexes(self, expected: Sequence[IndexEntry], start: int, end: int) -> str | None:
+        """What is wrong with the entries for the transactions that ended in [start, end). ``expected``: by the
+        frames."""
+        found: list[IndexEntry] = []
+        open_files = OpenFiles(self._files, limit=16, read_only=True)
+        try:
+            for base_offset in self._base_offsets:
+                index = TransactionIndex(open_files, self.directory, base_offset).file
+                try:
+                    found += [entry for entry in index.entries() if start <= entry[2] < end]
+                except CorruptRecordError as error:
+                    return error.message
+        finally:
+            open_files.close()
+        problem = difference_of_entries(found, expected)
+        return None if problem is None else f"the index of aborted transactions of {self.directory} is wrong: {problem}"
 
     def frames(self, start: int) -> Iterator[tuple[FrameHeader, bytes]]:
         """The frames from the one with ``start`` on, in order, up to the first damage."""
@@ -424,6 +561,7 @@ def _compare(replicas: Sequence[_Replica], start: int, end: int) -> tuple[int, s
     """How many frames are equal, and the first difference."""
     walks = [replica.frames(start) for replica in replicas]
     frames, offset = 0, start
+    aborted: list[IndexEntry] = []
     while offset < end:
         found = [next(walk, None) for walk in walks]
         for replica, each in zip(replicas, found, strict=True):
@@ -435,8 +573,18 @@ def _compare(replicas: Sequence[_Replica], start: int, end: int) -> tuple[int, s
             if other_data != data:
                 return frames, (
                     f"{replicas[0].directory} and {replica.directory} differ at offset {offset}: a frame of offsets "
-                    f"{header.base_offset} to {header.last_offset} in leader epoch {header.leader_epoch}, and one of "
-                    f"{other.base_offset} to {other.last_offset} in {other.leader_epoch}"
+                    f"{header.base_offset} to {header.last_offset} in leader epoch {header.leader_epoch}"
+                    f"{_said(header, data)}, and one of "
+                    f"{other.base_offset} to {other.last_offset} in {other.leader_epoch}{_said(other, other_data)}"
                 )
+        if header.is_control:
+            builder = IndexBuilder(0, 1 << 31)
+            builder.add(0, header, parse_control(data))
+            aborted += builder.transaction_entries
         frames, offset = frames + 1, header.next_offset
-    return frames, None
+    problems = (replica.problem_of_indexes(aborted, start, offset) for replica in replicas)
+    return frames, next((problem for problem in problems if problem is not None), None)
+
+
+def _said(header: FrameHeader, data: bytes) -> str:
+    return f" ({said(parse_control(data))})" if header.is_control else ""

@@ -36,7 +36,7 @@ from broker_runtime.contract.errors import (
     ProducerFencedError,
     ReplayDiffersError,
 )
-from broker_runtime.contract.transactions import NEXT_BATCH
+from broker_runtime.contract.transactions import NEXT_BATCH, behind_text, differs_text
 from broker_runtime.log import Outcomes
 from broker_runtime.zookeeper.znodes import DecidedPartitions, DecisionRecord, TransactionRecord
 
@@ -287,10 +287,7 @@ def _decided_before(
         )
     if (rows, payload_bytes) != (last.rows, last.payload_bytes) and not keeps_first:
         raise ReplayDiffersError(
-            f"batch {last.batch_id} of transactional id {name!r} was committed with {last.rows} rows and "
-            f"{last.payload_bytes} bytes, and is written again with {rows} rows and {payload_bytes} bytes. The first "
-            "ones stay. Either its query is not deterministic (rand(), order of arrival), or the checkpoint was "
-            "rewound or copied. To go on with what is there, start once with the option pylog.replay.differs=keep"
+            differs_text(name, last.batch_id, (last.rows, last.payload_bytes), (rows, payload_bytes))
         )
     return Decided(record, last, True)
 
@@ -316,8 +313,4 @@ def _fenced(name: str, record: TransactionRecord, run_id: str) -> ProducerFenced
 
 
 def _behind(name: str, batch_id: int, last: int) -> CheckpointBehindSinkError:
-    return CheckpointBehindSinkError(
-        f"batch {batch_id} of transactional id {name!r} comes after batch {last}, which is committed: the checkpoint "
-        "was rewound, or is an old copy. Start from the present checkpoint, or, to write everything once more, with "
-        "another pylog.transactional.id"
-    )
+    return CheckpointBehindSinkError(behind_text(name, batch_id, last))

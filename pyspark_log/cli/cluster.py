@@ -91,7 +91,8 @@ def describe(invocation: Invocation) -> None:
 def health(invocation: Invocation) -> None:
     """Check the health of the cluster; exit status 5 if it is not healthy.
 
-    It is unhealthy without a controller, if partitions lack a leader or replicas, or if logs are damaged or disks fail.
+    It is unhealthy without a controller, if partitions lack a leader or replicas, if logs are damaged or disks fail, or
+    if a transaction that should have ended holds readers back.
     """
     with invocation.admin() as admin:
         found = admin.check_health()
@@ -115,6 +116,19 @@ def health(invocation: Invocation) -> None:
             "missing_brokers": list(found.missing_brokers),
             "disks": list(found.disks),
             "remarks": list(found.remarks),
+            "transactions": [
+                {
+                    "transactional_id": each.opened.transactional_id,
+                    "batch_id": each.opened.batch_id,
+                    "partition": f"{each.opened.topic}:{each.opened.partition}",
+                    "first_offset": each.opened.first_offset,
+                    "open_s": each.opened.open_ms // 1000,
+                    "limit_s": None if each.timeout_ms is None else each.timeout_ms // 1000,
+                    "is_decided": each.decided_ms is not None,
+                    "hangs": each.hangs,
+                }
+                for each in found.transactions
+            ],
             "partitions": found.partitions,
             "problems": rows,
         }
@@ -186,7 +200,7 @@ def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
             "lost": list(partition.lost),
             "eligible": list(partition.eligible),
             "damaged": list(partition.damaged),
-            "advice": advice(at, partition),
+            "advice": advice(at, partition, found.transactions),
         }
         for at, partition in sorted(found.described.items())
     ]

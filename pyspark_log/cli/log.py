@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +20,12 @@ from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, pri
 from pyspark_log.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from broker_runtime.contract.frame import FrameHeader
     from broker_runtime.contract.model import TopicPartition
     from broker_runtime.log.files import RealFiles
     from broker_runtime.log.inspect import SegmentReport
+    from broker_runtime.log.transaction_walk import TransactionWalk
+    from broker_runtime.log.transactions import OpenTransaction
 
 _LOG_SUFFIX = ".log"
 _FRAME_COLUMNS = [
@@ -40,6 +43,8 @@ _FRAME_COLUMNS = [
     Column("chunks", "CHUNKS", wide_only=True),
     Column("producer_id", "PRODUCER", wide_only=True),
     Column("crc_ok", "CRC-OK"),
+    Column("last_stable_offset", "STABLE", wide_only=True),
+    Column("control_text", "CONTROL"),
     Column("error", "ERROR", wide_only=True),
 ]
 _SEGMENT_COLUMNS = [
@@ -49,6 +54,7 @@ _SEGMENT_COLUMNS = [
     Column("records", "RECORDS"),
     Column("bytes", "BYTES"),
     Column("max_timestamp", "MAX-TIMESTAMP", wide_only=True),
+    Column("last_stable_offset", "STABLE", wide_only=True),
     Column("ok", "OK"),
 ]
 _REPLICA_COLUMNS = [
@@ -57,6 +63,7 @@ _REPLICA_COLUMNS = [
     Column("start", "START"),
     Column("end", "END"),
     Column("high_watermark", "HIGH-WATERMARK", wide_only=True),
+    Column("last_stable_offset", "STABLE", wide_only=True),
     Column("log_ends", "LOG-ENDS"),
     Column("frames", "FRAMES"),
     Column("same", "SAME"),
@@ -86,13 +93,19 @@ def dump(
         list[Path], typer.Argument(metavar="FILE|DIR…", help="Segment files, partitions or data directories.")
     ],
 ) -> None:
-    """Show every frame: its offset, records, bytes, timestamps, codec and checksums."""
-    rows = (row for path in paths for segment in _segments(path) for row in _frames(segment))
+    """Show every frame: its offset, records, bytes, timestamps, codec and checksums.
+
+    Control frames show which transaction begins or how it ends, and how far the log is stable then.
+    """
+    dumped = _Dump()
+    rows = (row for path in paths for segment in _segments(path) for row in dumped.frames(segment))
     if invocation.output is OutputFormat.JSONL:
         for row in rows:
             sys.stdout.write(json_line(row) + "\n")
     else:
         print_rows(list(rows), _FRAME_COLUMNS, invocation.output, name="base_offset")
+    for line in dumped.open_transactions():
+        invocation.say(line)
 
 
 def verify(
@@ -105,7 +118,7 @@ def verify(
 ) -> None:
     """Verify every byte of a log; exit status 1 if it is damaged.
 
-    Checks frames, checksums, values, offsets, indexes and leader epochs.
+    Checks frames, checksums, values, offsets, transactions, indexes and leader epochs.
     """
     from broker_runtime.log.inspect import verify_directory
 
@@ -128,6 +141,9 @@ def verify(
         )
     if damages:
         raise typer.Exit(FAILED)
+    for last in {row["partition"]: row for row in rows}.values():  # of each partition, the last segment
+        for line in open_lines(last["partition"], last["last_stable_offset"], last["next_offset"], last["open"]):
+            invocation.say(line)
     invocation.say(
         f"{counted(sum(row['records'] for row in rows), 'record')} in {counted(len(rows), 'segment')}: no damage found."
     )
@@ -206,6 +222,7 @@ def _compare(invocation: Invocation, directories: list[Path]) -> None:
             "start": each.start,
             "end": each.end,
             "high_watermark": each.high_watermark if each.high_watermark >= 0 else None,
+            "last_stable_offset": each.last_stable_offset,
             "log_ends": list(each.log_ends),
             "frames": each.frames,
             "same": each.difference is None,
@@ -295,45 +312,107 @@ def _segments(path: Path) -> list[Path]:
     return [file for partition in _partitions(path) for file in sorted(partition.iterdir()) if _is_segment(file)]
 
 
-def _frames(segment: Path) -> Iterator[dict[str, Any]]:
-    from broker_runtime.contract.errors import CorruptRecordError
-    from broker_runtime.log.inspect import control_at, iterate_frames, read_identity
+class _Dump:
+    """The frames of segments, those of a partition in order, with what its transactions come to."""
 
-    try:
-        identity = read_identity(segment.parent)
-    except CorruptRecordError as error:
-        sys.stderr.write(f"{error}\n")
-        identity = None
-    for position, header, problem in iterate_frames(segment, identity=identity):
-        row: dict[str, Any] = {"file": str(segment), "position": position}
-        if header is not None:
-            row |= {
-                "base_offset": header.base_offset,
-                "last_offset": header.last_offset,
-                "records": header.record_count,
-                "bytes": header.frame_bytes,
-                "uncompressed_bytes": header.uncompressed_bytes,
-                "base_timestamp": header.base_timestamp_ms,
-                "max_timestamp": header.max_timestamp_ms,
-                "append_time": header.append_time_ms,
-                "leader_epoch": header.leader_epoch,
-                "codec": header.codec,
-                "schema_id": header.schema_id,
-                "chunks": header.chunk_count,
-                "producer_id": header.producer_id,
-                "producer_epoch": header.producer_epoch,
-                "base_sequence": header.base_sequence,
-                "is_transactional": header.is_transactional,
-                "is_control": header.is_control,
-            }
-            if header.is_control and problem is None:
+    def __init__(self) -> None:
+        self._walks: dict[Path, tuple[TransactionWalk, int]] = {}  # by directory, and the offset that comes next
+
+    def open_transactions(self) -> Iterator[str]:
+        """What is open at the end of the frames, a line each."""
+        for directory, (walk, end) in self._walks.items():
+            opened = [_open_row(each) for each in walk.open]
+            yield from open_lines(directory.name, walk.last_stable_offset(end), end, opened)
+
+    def frames(self, segment: Path) -> Iterator[dict[str, Any]]:
+        """A row for each frame."""
+        from broker_runtime.contract.errors import CorruptRecordError
+        from broker_runtime.log.files import RealFiles
+        from broker_runtime.log.inspect import base_offset_of, control_at, iterate_frames, read_identity
+        from broker_runtime.log.transaction_walk import TransactionWalk, said
+
+        directory = segment.resolve().parent
+        try:
+            identity = read_identity(segment.parent)
+        except CorruptRecordError as error:
+            sys.stderr.write(f"{error}\n")
+            identity = None
+        walk, next_offset = self._walks.pop(directory, (None, -1))
+        if next_offset != base_offset_of(segment):
+            walk, next_offset = None, base_offset_of(segment)
+        if walk is None:
+            walk = TransactionWalk.at(RealFiles(), directory, next_offset)
+        for position, header, problem in iterate_frames(segment, identity=identity):
+            row: dict[str, Any] = {"file": str(segment), "position": position}
+            if header is not None:
+                row |= _header_row(header)
+            control = None
+            if header is not None and problem is None:
                 try:
                     control = control_at(segment, position, header)
                 except CorruptRecordError as error:
                     problem = error.message
-                else:
-                    row |= {"control": {"type": type(control).__name__, **_fields_of(control)}}
-        yield {"base_offset": None, **row, "crc_ok": problem is None, "error": problem}
+            if header is None or problem is not None:
+                walk = None  # what is open behind it is not known
+            elif walk is not None:
+                problem = walk.add(header, control)
+                next_offset = header.next_offset
+                row["last_stable_offset"] = walk.last_stable_offset(next_offset)
+            if control is not None:
+                row |= {
+                    "control": {"type": type(control).__name__, **_fields_of(control)},
+                    "control_text": said(control),
+                }
+            # What contradicts the frames before is an error of the broker that wrote it; its checksums are right.
+            is_sound = problem is None or control is not None
+            yield {"base_offset": None, "last_stable_offset": None, **row, "crc_ok": is_sound, "error": problem}
+        if walk is not None:
+            self._walks[directory] = (walk, next_offset)
+
+
+def open_lines(partition: str, stable: int, end: int, opened: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What an operator should know of a log in which transactions are open. ``end``: of the log."""
+    if not opened:
+        return
+    yield f"{partition}: last stable offset {stable}, log end {end}, {counted(len(opened), 'open transaction')}"
+    for each in opened:
+        yield (
+            f"{partition}: open since offset {each['first_offset']}: transactional id {each['transactional_id']}, "
+            f"epoch {each['epoch']}, batch {each['batch_id']}, producer {each['producer_id']}"
+        )
+
+
+def _open_row(opened: OpenTransaction) -> dict[str, Any]:
+    return {
+        "transactional_id": opened.begin.transactional_id,
+        "epoch": opened.begin.epoch,
+        "batch_id": opened.begin.batch_id,
+        "producer_id": opened.producer_id,
+        "first_offset": opened.first_offset,
+        "began": opened.began_ms,
+    }
+
+
+def _header_row(header: FrameHeader) -> dict[str, Any]:
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.frame_bytes,
+        "uncompressed_bytes": header.uncompressed_bytes,
+        "base_timestamp": header.base_timestamp_ms,
+        "max_timestamp": header.max_timestamp_ms,
+        "append_time": header.append_time_ms,
+        "leader_epoch": header.leader_epoch,
+        "codec": header.codec,
+        "schema_id": header.schema_id,
+        "chunks": header.chunk_count,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+    }
 
 
 def _fields_of(message: Any) -> dict[str, Any]:
@@ -356,6 +435,8 @@ def _segment_row(partition: Path, report: SegmentReport) -> dict[str, Any]:
         "records": report.records,
         "bytes": report.size_bytes,
         "max_timestamp": report.max_timestamp_ms,
+        "last_stable_offset": report.last_stable_offset,
+        "open": [_open_row(each) for each in report.open],
         "ok": not report.damage,
         "damage": [
             {"path": str(found.path), "position": found.position, "offset": found.offset, "reason": found.reason}

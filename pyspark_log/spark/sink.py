@@ -47,6 +47,7 @@ from pyspark_log.client.producer.attempts import (
     AttemptResult,
     BatchScope,
     abort,
+    check_empty,
     decide,
     wait_until_visible,
 )
@@ -75,9 +76,11 @@ _producers: dict[tuple[object, ...], AttemptProducer] = {}
 
 @dataclass
 class AttemptWritten(WriterCommitMessage):
-    """What a task reports to the driver. ``result`` None: it had no rows, and began nothing."""
+    """What a task reports to the driver. ``result`` None: it had no rows, and began nothing. ``scope``: the batch that
+    it belongs to."""
 
     rows: int
+    scope: BatchScope
     payload_bytes: int = 0
     result: AttemptResult | None = None
 
@@ -167,7 +170,7 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing of the micro-batch becomes visible, unless it was decided before."""
-        scope = next((each.result.scope for each in _written(messages) if each.result is not None), None)
+        scope = next((each.scope for each in _written(messages)), None)
         if scope is not None:  # else a later run, or the time limit, ends what its tasks began
             abort_batch(self._options, scope)
 
@@ -220,9 +223,9 @@ def write_attempt(
     and what the broker answers to the beginning of a transaction."""
     tables = joined(batches, _SEND_BYTES)
     first = next(tables, None)
-    if first is None:
-        return AttemptWritten(0)
     scope = scope_of()
+    if first is None:
+        return AttemptWritten(0, scope)
     context = TaskContext.get()
     attempt = -1 if context is None else context.taskAttemptId()
     key, producer = _take_producer(options, scope.transactional_id)
@@ -246,7 +249,7 @@ def write_attempt(
         producer.close()  # what it may still hold belongs to a transaction that will be aborted
         raise
     _keep_producer(key, producer)
-    return AttemptWritten(rows, size, result)
+    return AttemptWritten(rows, scope, size, result)
 
 
 def commit_batch(
@@ -254,11 +257,14 @@ def commit_batch(
 ) -> None:
     """Decides the batch of these messages. ``is_visible_after``: then waits until readers find its rows.
 
-    Raises `CheckpointBehindSinkError`, `ReplayDiffersError`, `ProducerFencedError`; after the decision nothing.
+    Nothing is written about a batch without rows; one that is replayed without rows is compared all the same. Raises
+    `CheckpointBehindSinkError`, `ReplayDiffersError`, `ProducerFencedError`; after the decision nothing.
     """
-    written = [each for each in _written(messages) if each.result is not None]
+    written = _written(messages)
     results = [each.result for each in written if each.result is not None]
     if not results:
+        for scope in [each.scope for each in written][:1]:
+            _compare_empty(options, scope)
         return
     rows, size = sum(each.rows for each in written), sum(each.payload_bytes for each in written)
     cluster = Cluster.from_settings(options.settings())
@@ -287,6 +293,24 @@ def commit_batch(
             rows=decided.decided_rows,
             rows_now=rows,
         )
+
+
+def _compare_empty(options: SinkOptions, scope: BatchScope) -> None:
+    """Whether a batch without rows may follow what was decided. Raises `CheckpointBehindSinkError`,
+    `ReplayDiffersError`. If no broker says so now, it may: nothing is written, and nothing can be lost by it."""
+    cluster = Cluster.from_settings(options.settings())
+    try:
+        check_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
+    except RetriableError as error:
+        event(
+            _logger,
+            "compare batch without rows",
+            level=logging.WARNING,
+            transactional_id=scope.transactional_id,
+            error=error,
+        )
+    finally:
+        cluster.close()
 
 
 def _wait_until_visible(cluster: Cluster, transactional_id: str) -> None:

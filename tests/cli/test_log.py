@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from pylog_command import Pylog
 
+from broker_runtime.contract.model import TransactionListing
 from broker_runtime.log.inspect import iterate_frames
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 RECORDS = 200
 
@@ -58,8 +61,72 @@ def test_dump_shows_dense_frames_in_all_formats(run_pylog: Pylog, data: Path) ->
     as_json = json.loads(run_pylog("log", "dump", str(data / "t-0"), "-o", "json").stdout)
     assert as_json == frames
     table = run_pylog("log", "dump", str(data)).stdout.splitlines()
-    assert table[0].split() == ["POSITION", "OFFSET", "RECORDS", "BYTES", "TIMESTAMP", "CODEC", "CRC-OK"]
+    assert table[0].split() == ["POSITION", "OFFSET", "RECORDS", "BYTES", "TIMESTAMP", "CODEC", "CRC-OK", "CONTROL"]
     assert sum(int(line.split()[2]) for line in table[1:]) == RECORDS
+
+
+@pytest.fixture(scope="module")
+def transactional(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The data directories of two stopped brokers with replicas of x-0: a record in a committed transaction, one in an
+    aborted one, and one in a transaction that is open."""
+    with LocalCluster(brokers=2, directory=tmp_path_factory.mktemp("cluster")) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("x", replication_factor=2)
+        with Producer(cluster.bootstrap_servers, transactional_id="tx") as producer:
+            with producer.transaction():
+                producer.send("x", b"committed")
+            producer.begin_transaction()
+            producer.send("x", b"aborted").result(30)
+            producer.abort_transaction()
+            wait_until(
+                lambda: [each.unfinished for each in admin_listing(cluster)] == [()], "the outcomes are in the log", 30
+            )
+        left = Producer(cluster.bootstrap_servers, transactional_id="left")
+        left.begin_transaction()
+        left.send("x", b"open").result(30)
+        return [cluster.log_dirs(broker)[0] for broker in (1, 2)]
+
+
+def admin_listing(cluster: LocalCluster) -> list[TransactionListing]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return admin.list_transactions()
+
+
+def test_dump_shows_how_transactions_begin_and_end(run_pylog: Pylog, transactional: list[Path]) -> None:
+    """Control frames are shown with id, epoch, batch and outcomes, and the last stable offset with what is open."""
+    partition = transactional[0] / "x-0"
+    done = run_pylog("log", "dump", str(partition), "-o", "jsonl")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    controls = [row["control"] for row in rows if row["is_control"]]
+    assert [each["type"] for each in controls] == [
+        "TransactionBegin", "TransactionEnd", "TransactionBegin", "TransactionEnd", "TransactionBegin",
+    ]  # fmt: skip
+    assert [each["transactional_id"] for each in controls] == ["tx"] * 4 + ["left"]
+    assert [each["ended"][0]["is_committed"] for each in controls if "ended" in each] == [True, False]
+    assert [row["last_stable_offset"] for row in rows] == [0, 0, 3, 3, 3, 6, 6, 6]
+    assert "x-0: last stable offset 6, log end 8, 1 open transaction" in done.stderr
+    assert "open since offset 6: transactional id left, epoch 0, batch 0" in done.stderr
+    table = run_pylog("log", "dump", str(partition)).stdout
+    assert "begin tx epoch 0 batch 0" in table
+    assert re.search(r"end tx epoch 0 batch 1: aborted \d+; stable to 6", table)
+
+
+def test_verify_and_compare_check_the_index_of_aborted_transactions(
+    run_pylog: Pylog, transactional: list[Path], tmp_path: Path
+) -> None:
+    """An index that lacks an aborted range is damage, and a difference between replicas."""
+    one, two = (Path(shutil.copytree(each, tmp_path / str(n))) for n, each in enumerate(transactional))
+    done = run_pylog("log", "verify", str(one / "x-0"))
+    assert (done.returncode, "1 open transaction" in done.stderr) == (0, True), done.stderr
+    assert run_pylog("log", "verify", "--compare", str(one), str(two)).returncode == 0
+    [index] = (one / "x-0").glob("*.txnindex")
+    index.unlink()
+    done = run_pylog("log", "verify", str(one / "x-0"))
+    assert done.returncode == 1
+    assert "it lacks the aborted transaction of producer" in done.stderr
+    done = run_pylog("log", "verify", "--compare", str(one), str(two))
+    assert done.returncode == 1
+    assert f"{one}/x-0 is wrong: it lacks the aborted transaction" in done.stderr
 
 
 def test_verify_finds_nothing_wrong_with_a_sound_log(run_pylog: Pylog, data: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import functions as sf
 
 from pyspark_log import read, write_once
-from tests.spark.queries import LIMIT_S, forget, stream_of
+from tests.spark.queries import LIMIT_S, failure_of, forget, offset_in_checkpoint, stream_of
 from tests.waiting import wait_until
 
 ROWS = 40
@@ -101,9 +104,164 @@ def test_checkpoint_that_was_put_back_is_refused(source, options, new_topic, che
             forget(str(old), kind, n)
     before = values(options, topic)
     query = start(source, given, str(old))
-    with pytest.raises(PySparkException, match="CHECKPOINT_BEHIND_SINK"):
+    with pytest.raises(PySparkException, match=r"CHECKPOINT_BEHIND_SINK.*another pylog\.transactional\.id"):
         query.awaitTermination(LIMIT_S)
     assert values(options, topic) == before
+    # The way out that the error names: everything from there on once more, under another name.
+    missing = ROWS - sum(count for batch, count in rows_of(str(old)).items() if batch <= last - 2)
+    run(source, {**given, "pylog.transactional.id": f"again-{topic}"}, str(old))
+    wait_for(options, topic, ROWS + missing)
+    assert sorted(set(values(options, topic))) == before
+    assert len(values(options, topic)) == ROWS + missing
+
+
+def rows_of(checkpoint: str) -> dict[int, int]:
+    """How many rows each micro-batch of the checkpoint has, by its id."""
+    ends = {}
+    for path in (Path(checkpoint) / "offsets").iterdir():
+        if path.name.isdigit():
+            partitions = offset_in_checkpoint(checkpoint, int(path.name)).values()
+            ends[int(path.name)] = sum(offset for each in partitions for offset in each.values())
+    return {batch: end - ends.get(batch - 1, 0) for batch, end in ends.items()}
+
+
+def test_batch_that_comes_back_different_is_refused_and_can_be_kept(source, options, new_topic, checkpoint) -> None:
+    """A batch with rand(), whose query died between the sink's decision and Spark's record of it: the error has both
+    counts and the way out, and the way out is needed for one start only.
+    """
+    topic = new_topic(partitions=2)
+    given = {**options, "topic": topic}
+    last = run(source, given, checkpoint)
+    wait_for(options, topic, ROWS)
+    before = values(options, topic)
+    count = rows_of(checkpoint)[last]
+    forget(checkpoint, "commits", last)
+    fewer = source.where(sf.rand(7) < 0.5)
+    for frame, now in ((fewer, r"[1-9]\d*"), (source.where("1 = 0"), "0")):
+        query = start(frame, given, checkpoint)
+        text = failure_of(query)
+        assert "REPLAY_DIFFERS" in text
+        assert "pylog.replay.differs=keep" in text
+        assert re.search(rf"committed with {count} rows .* with {now} rows", text, re.DOTALL), text
+    run(fewer, {**given, "pylog.replay.differs": "keep"}, checkpoint)
+    assert values(options, topic) == before
+    run(source, given, checkpoint)
+    assert values(options, topic) == before
+
+
+@pytest.mark.parametrize("given", [{}, {"_asyncProgressTrackingOverrideSinkSupportCheck": "true"}])
+def test_asynchronous_progress_tracking_is_refused(source, options, new_topic, checkpoint, given) -> None:
+    """D6: it gives a batch other offsets after a crash. Spark refuses it; where that is overridden, the sink does."""
+    topic = new_topic()
+    writer = source.select("value").writeStream.format("pylog").options(**options, **given).option("topic", topic)
+    writer.option("checkpointLocation", checkpoint).option("asyncProgressTrackingEnabled", "true")
+    if not given:
+        with pytest.raises(IllegalArgumentException, match="does not support async progress tracking"):
+            writer.start()
+    else:
+        assert "Option 'asyncProgressTrackingEnabled' is refused" in failure_of(writer.start())
+    assert values(options, topic) == []
+
+
+def test_queries_of_one_application_do_not_meet(source, options, new_topic, tmp_path) -> None:
+    """Several sinks in one application, two of them into one topic: each is a query of its own."""
+    shared, own = new_topic(partitions=2), new_topic()
+    queries = [
+        start(source, {**options, "topic": topic}, str(tmp_path / str(number)))
+        for number, topic in enumerate((shared, shared, own))
+    ]
+    for query in queries:
+        assert query.awaitTermination(LIMIT_S)
+    wait_for(options, shared, 2 * ROWS)
+    wait_for(options, own, ROWS)
+    once = values(options, own)
+    assert len(set(once)) == len(once) == ROWS
+    assert values(options, shared) == sorted(once * 2)
+
+
+def test_rows_for_several_topics_are_one_decision(source, options, new_topic, admin, checkpoint) -> None:
+    """A `topic` column, rows placed by their key or by a `partition` column: replayed, they are there once."""
+    by_key, by_number = new_topic(partitions=3), new_topic(partitions=2)
+    frame = source.selectExpr(
+        "value", "substring(value, 1, 1) key", f"if(partition = 0, '{by_key}', '{by_number}') topic",
+        "if(partition = 1, cast(offset % 2 as int), null) partition",
+    )  # fmt: skip
+
+    def go() -> int:
+        writer = frame.writeStream.format("pylog").options(**options).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(LIMIT_S)
+        return int(query.lastProgress["batchId"])
+
+    known = {each.transactional_id for each in admin.list_transactions()}
+    last = go()
+    [mine] = [each for each in admin.list_transactions() if each.transactional_id not in known]
+    assert (mine.batch_id, mine.outcome) == (last, "committed")
+    for topic in (by_key, by_number):
+        wait_for(options, topic, ROWS // 2)
+    forget(checkpoint, "commits", last)
+    go()
+    tables = [
+        read(topic, bootstrap_servers=options["pylog.bootstrap.servers"]).read_all() for topic in (by_key, by_number)
+    ]
+    assert sorted(tables[0]["value"].to_pylist()) == sorted(b"0-%d" % n for n in range(ROWS // 2))
+    assert sorted(tables[1]["value"].to_pylist()) == sorted(b"1-%d" % n for n in range(ROWS // 2))
+    assert len(set(tables[0]["partition"].to_pylist())) == 1  # all have one key
+    assert all(
+        int(value.split(b"-")[1]) % 2 == partition
+        for value, partition in zip(tables[1]["value"].to_pylist(), tables[1]["partition"].to_pylist(), strict=True)
+    )
+
+
+def test_typed_topic_gets_a_replayed_batch_once(source, options, new_topic, checkpoint) -> None:
+    topic = new_topic(partitions=2, schema=pa.schema([("n", pa.int64()), ("name", pa.string())]), key="n")
+    frame = source.selectExpr("offset n", "cast(value as string) name")
+
+    def go() -> int:
+        writer = frame.writeStream.format("pylog").options(**options).option("topic", topic)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(LIMIT_S)
+        return int(query.lastProgress["batchId"])
+
+    forget(checkpoint, "commits", go())
+    go()
+
+    def names() -> list[str]:
+        return sorted(read(topic, bootstrap_servers=options["pylog.bootstrap.servers"]).read_all()["name"].to_pylist())
+
+    wait_until(lambda: len(names()) >= ROWS, "the last micro-batch is visible", 30)
+    assert names() == sorted(f"{partition}-{n}" for partition in (0, 1) for n in range(ROWS // 2))
+
+
+def test_empty_batches_leave_nothing(source, options, new_topic, admin, checkpoint) -> None:
+    """S6: nothing in the log, and nothing in ZooKeeper, for batches without rows."""
+    topic = new_topic(partitions=2)
+    known = {each.transactional_id for each in admin.list_transactions()}
+    run(source.where("value is null"), {**options, "topic": topic}, checkpoint)
+    assert [each.high_watermark for each in admin.describe_topic(topic).partitions] == [0, 0]
+    assert {each.transactional_id for each in admin.list_transactions()} == known
+
+
+def test_checkpoint_location_of_the_session_is_as_good(source, spark, options, new_topic, tmp_path) -> None:
+    """The sink goes by the query's id, however Spark is told where the checkpoint is."""
+    topic = new_topic(partitions=2)
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    try:
+        for _ in range(2):
+            writer = source.select("value").writeStream.format("pylog").options(**options).option("topic", topic)
+            query = writer.queryName("named").trigger(availableNow=True).start()
+            assert query.awaitTermination(LIMIT_S)
+            wait_for(options, topic, ROWS)
+            forget(str(tmp_path / "named"), "commits", last_batch(str(tmp_path / "named")))
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    found = values(options, topic)
+    assert len(found) == len(set(found)) == ROWS
+
+
+def last_batch(checkpoint: str) -> int:
+    """The id of the checkpoint's last micro-batch."""
+    return max(rows_of(checkpoint))
 
 
 def test_write_once_in_foreach_batch_writes_each_batch_once(source, spark, options, new_topic, checkpoint) -> None:

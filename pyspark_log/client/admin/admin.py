@@ -311,8 +311,8 @@ class Admin:
         return self._cluster.describe()
 
     def check_health(self) -> ClusterHealth:
-        """Whether there is a controller, which partitions lack a leader or replicas, and which logs brokers know to be
-        damaged. Reads no data: damage that no broker has met is not reported."""
+        """Whether there is a controller, which partitions lack a leader or replicas, which logs brokers know to be
+        damaged, and which transactions hang. Reads no data: damage that no broker has met is not reported."""
         return health.check(self._cluster)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------

@@ -20,22 +20,27 @@ from broker_runtime.contract.transactions import (
 from pyspark_log.client.connection.cluster import Cluster
 
 
-def list_transactions(cluster: Cluster) -> list[TransactionListing]:
-    """All transactional ids."""
-    response = cluster.call("list_transactions", ListTransactionsRequest(), ListTransactionsResponse)
+def list_transactions(cluster: Cluster, *, timeout_s: float | None = None) -> list[TransactionListing]:
+    """All transactional ids. Raises what asking a broker raises."""
+    response = cluster.call(
+        "list_transactions", ListTransactionsRequest(), ListTransactionsResponse, timeout_s=timeout_s
+    )
     return [_listing(info) for info in response.transactional_ids]
 
 
 def open_transactions(
-    cluster: Cluster, transactional_id: str = ""
+    cluster: Cluster, transactional_id: str = "", *, timeout_s: float | None = None
 ) -> tuple[list[OpenTransactionDescription], list[int]]:
-    """What is open, the oldest first ("": of all ids), and the brokers that did not say what is open there."""
+    """What is open, the oldest first ("": of all ids), and the brokers that did not say what is open there
+    in ``timeout_s`` each."""
     found: list[OpenTransactionDescription] = []
     silent: list[int] = []
     request = OpenTransactionsRequest(transactional_id=transactional_id)
     for broker_id in sorted(cluster.describe().brokers):
         try:
-            response = cluster.call("open_transactions", request, OpenTransactionsResponse, to=broker_id)
+            response = cluster.call(
+                "open_transactions", request, OpenTransactionsResponse, to=broker_id, timeout_s=timeout_s
+            )
         except PylogError:
             silent.append(broker_id)
             continue

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker_runtime.contract.errors import CheckpointBehindSinkError, ReplayDiffersError
 from broker_runtime.contract.requests import Empty
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
@@ -21,6 +22,8 @@ from broker_runtime.contract.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionPartition,
+    behind_text,
+    differs_text,
 )
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
@@ -133,6 +136,20 @@ def decide(
         keeps_first=keeps_first,
     )
     return cluster.call("end_transaction", request, EndTransactionResponse, timeout_s=timeout_s)
+
+
+def check_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeout_s: float) -> None:
+    """Compares a batch without rows, of which nothing is written, with what was decided before. Raises
+    `CheckpointBehindSinkError` if that is a later batch, `ReplayDiffersError` if it is this one and had rows (unless
+    ``keeps_first``), and what asking a broker raises."""
+    name = scope.transactional_id
+    request = ListTransactionsRequest(transactional_ids=(name,))
+    found = cluster.call("list_transactions", request, ListTransactionsResponse, timeout_s=timeout_s)
+    for known in found.transactional_ids:
+        if scope.batch_id < known.batch_id:
+            raise CheckpointBehindSinkError(behind_text(name, scope.batch_id, known.batch_id))
+        if scope.batch_id == known.batch_id and known.is_commit and known.rows and not keeps_first:
+            raise ReplayDiffersError(differs_text(name, known.batch_id, (known.rows, known.payload_bytes), (0, 0)))
 
 
 def wait_until_visible(cluster: Cluster, transactional_id: str, *, timeout_s: float) -> bool:

@@ -7,12 +7,14 @@ import uuid
 from broker_runtime.contract.model import (
     BrokerDescription,
     ClusterDescription,
+    OpenTransactionDescription,
     PartitionDescription,
     TopicDescription,
     TopicPartition,
+    TransactionListing,
 )
+from pyspark_log.client.admin.health import HANGS_MS, REMARKED_MS, ClusterHealth, health_of, waited_for_transactions
 from pyspark_log.client.admin.health import advice as advice_on
-from pyspark_log.client.admin.health import health_of
 
 
 def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescription:
@@ -158,3 +160,88 @@ def test_disk_that_accepts_no_records_is_named() -> None:
     brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, disks={"/b": "full", "/a": "failed"})}
     found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
     assert (found.is_healthy, found.disks) == (False, ("broker 1: /a failed", "broker 1: /b is full"))
+
+
+def with_transaction(
+    open_ms: int, *, timeout_ms: int | None = 60_000, decided_ms: int | None = None, replicas: tuple[int, ...] = (1,)
+) -> ClusterHealth:
+    """Of a cluster in which batch 3 is open in t:0. ``timeout_ms`` None: nobody knows its id. ``decided_ms``: for so
+    long it has been decided."""
+    opened = OpenTransactionDescription(
+        transactional_id="q", batch_id=3, run_id="r", attempt=1, producer_id=7, topic="t", partition=0,
+        first_offset=40, open_ms=open_ms,
+    )  # fmt: skip
+    now_ms = 10**12
+    listing = TransactionListing(
+        transactional_id="q",
+        epoch=0,
+        run_id="r",
+        batch_id=2 if decided_ms is None else 3,
+        outcome="committed",
+        rows=1,
+        decided_at_ms=now_ms - (decided_ms if decided_ms is not None else 10**9),
+        timeout_ms=timeout_ms or 0,
+        unfinished=(),
+    )
+    found = waited_for_transactions([opened], [] if timeout_ms is None else [listing], now_ms=now_ms)
+    return health_of(cluster(*replicas), [topic(1, (1,), replicas)], found)
+
+
+def test_transaction_in_its_time_is_healthy() -> None:
+    found = with_transaction(REMARKED_MS)
+    assert (found.is_healthy, found.remarks, found.transactions) == (True, (), ())
+
+
+def test_transaction_that_is_open_for_long_is_remarked_on() -> None:
+    """A query that was killed holds readers back until its limit: an operator sees it, and how to end it."""
+    found = with_transaction(REMARKED_MS + 1000, timeout_ms=900_000)
+    assert found.is_healthy
+    [remark] = found.remarks
+    assert remark == (
+        "t:0: readers of committed records wait in front of offset 40, for 61 s: batch 3 of transactional id q is open "
+        "(its limit is 900 s). If its producer or query is dead, and is not started again: pylog txn abort q"
+    )
+
+
+def test_transaction_beyond_its_limit_hangs() -> None:
+    assert with_transaction(60_000 + HANGS_MS).is_healthy
+    found = with_transaction(60_001 + HANGS_MS)
+    at = TopicPartition("t", 0)
+    assert (found.is_healthy, found.problems[at], found.remarks) == (False, "transaction-hangs", ())
+    text = advice_on(at, found.described[at], found.transactions)
+    assert text is not None
+    assert text.startswith("t:0: readers of committed records wait in front of offset 40, for 90 s: batch 3")
+    assert text.endswith("pylog txn abort q decides it now")
+
+
+def test_transaction_whose_batch_was_decided_long_ago_hangs() -> None:
+    """There is nothing to be decided any more: its leader does not carry it out."""
+    assert with_transaction(50_000, decided_ms=HANGS_MS).is_healthy
+    found = with_transaction(50_000, decided_ms=HANGS_MS + 1000)
+    at = TopicPartition("t", 0)
+    assert found.problems[at] == "transaction-hangs"
+    text = advice_on(at, found.described[at], found.transactions)
+    assert text is not None
+    assert "though it was decided 31 s ago. The leader ends it" in text
+    assert "txn abort" not in text
+
+
+def test_transaction_of_an_id_that_nobody_knows_hangs_at_once() -> None:
+    """Its leader aborts it within a second or two."""
+    assert with_transaction(HANGS_MS, timeout_ms=None).is_healthy
+    assert not with_transaction(HANGS_MS + 1, timeout_ms=None).is_healthy
+
+
+def test_worse_problem_of_a_partition_comes_first() -> None:
+    found = with_transaction(10**6, replicas=(1, 2))
+    at = TopicPartition("t", 0)
+    assert found.problems[at] == "under-replicated"
+    assert "pylog txn abort q" in (advice_on(at, found.described[at], found.transactions) or "")
+
+
+def test_time_limit_that_cannot_be_asked_for_is_not_judged() -> None:
+    """Without ZooKeeper."""
+    opened = with_transaction(10**6).transactions[0].opened
+    [found] = waited_for_transactions([opened], None, now_ms=0)
+    assert not found.hangs
+    assert "its limit" not in str(found)

@@ -120,7 +120,9 @@ def test_batch_that_was_decided_may_be_begun_and_nothing_written() -> None:
 def test_batch_before_the_last_one_is_an_error_and_takes_nothing_over() -> None:
     """A rewound checkpoint must not fence the query that is alive."""
     record = decided(0, 1, 2)
-    with pytest.raises(CheckpointBehindSinkError, match="batch 1 of transactional id 'a' comes after batch 2"):
+    with pytest.raises(
+        CheckpointBehindSinkError, match="batch 1 of transactional id 'a' is written again after batch 2"
+    ):
         begin(record, "r2", 1)
     with pytest.raises(CheckpointBehindSinkError):
         decide(record, 1, [(1, 1)])
