@@ -149,8 +149,10 @@ class Delivery:
             rest = batch.slice(state.position - batch.base_offset) if state.generation == generation else None
             if rest is not None and len(rest):
                 state.batches.appendleft(rest)
-        if not state.batches and state.position == batch.next_offset:
-            state.position = state.finished = max(state.position, state.decoded_to)
+            elif rest is not None and not state.batches:
+                state.position = max(state.position, state.decoded_to)
+        if state.generation == generation:
+            state.finished = state.position
         self._committer.looped = None
 
     def iterate_batch(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:

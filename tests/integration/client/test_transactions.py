@@ -331,11 +331,10 @@ def test_transaction_without_records_is_one(topic: str) -> None:
         producer.begin_transaction()
 
 
-@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_consumer_comes_to_the_end_of_the_log_though_that_is_no_record(topic: str, level: Any) -> None:
+def test_consumer_comes_to_the_end_of_the_log_though_that_is_no_record(topic: str) -> None:
     """Positions pass marks and aborted records, so a consumer that has everything has no lag, however it reads."""
     at = TopicPartition(topic, 0)
-    with Producer(transactional_id=topic) as producer, Consumer(isolation_level=level) as consumer:
+    with Producer(transactional_id=topic) as producer, Consumer() as consumer:
         with producer.transaction():
             producer.send(topic, b"yes", partition=0)
         wait_for(topic, [b"yes"])
