@@ -15,10 +15,8 @@ def show(
     console: Console,
     found: Mapping[str, CarrierStats],
     expected: Mapping[str, CarrierStats],
-    rows: tuple[Counter[str], Counter[str]] | None = None,
 ) -> bool:
-    """Prints the table and the verdict. Returns whether every figure of every carrier is the same, to the last bit.
-    ``rows``: how often a carrier's row was written, and how often it can be read."""
+    """Prints the table and the verdict. Returns whether every figure of every carrier is the same, to the last bit."""
     table = Table(
         title="Per carrier, what came through pylog and Spark (and what the file itself says); delays in minutes"
     )
@@ -27,17 +25,10 @@ def show(
         table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("(file)", justify="right", style="dim", no_wrap=True)
     table.add_column("")
-    if rows is not None:
-        for heading in ("rows written", "aborted", "counted"):
-            table.add_column(heading, justify="right")
-    counts: list[str] = []
     for carrier in sorted(found.keys() | expected.keys()):
         ours, theirs = found.get(carrier), expected.get(carrier)
         cells = [text for pair in zip(_cells(ours), _cells(theirs), strict=True) for text in pair]
-        if rows is not None:
-            written, readable = rows[0][carrier], rows[1][carrier]
-            counts = [str(written), str(written - readable), str(readable)]
-        table.add_row(carrier, *cells, "=" if ours == theirs else "[bold red]DIFFERS[/]", *counts)
+        table.add_row(carrier, *cells, "=" if ours == theirs else "[bold red]DIFFERS[/]")
     console.print(table)
     same = dict(found) == dict(expected)
     flights = sum(stats.flights for stats in found.values())
@@ -58,6 +49,11 @@ def show_rows(console: Console, written: Counter[str], readable: Counter[str], m
     aborted = written - readable
     is_once = max(readable.values(), default=0) == micro_batches and not readable - written
     verdict = "each of them once" if is_once else "[bold red]which is not each of them once[/]"
+    table = Table(title="Rows of figures in the topic, which the job wrote before and after it was killed")
+    for heading in ("written by all attempts", "aborted", "can be read", "micro-batches"):
+        table.add_column(heading, justify="right")
+    table.add_row(*map(str, (written.total(), aborted.total(), readable.total(), micro_batches)))
+    console.print(table)
     console.print(
         f"Rows of figures in the topic: {written.total()} written by all attempts, {aborted.total()} of them aborted, "
         f"{readable.total()} can be read; {micro_batches} micro-batches, {verdict}.",
