@@ -198,16 +198,20 @@ def test_readme_names_paths_that_exist() -> None:
 
 
 def test_life_of_a_record_names_symbols_that_exist() -> None:
-    """README's table of one record's life is true: each `path.py` `Class.method` exists."""
+    """README's tables of the life of a record and a transaction are true: each `path.py` `Class.method` or `function`
+    exists.
+    """
     text = (ROOT / "README.md").read_text()
     named = re.findall(r"`((?:broker_runtime|pyspark_log)/[\w/]+\.py)` `(\w+)(?:\.(\w+))?`", text)
     assert len(named) >= 8
     for path, owner, member in named:
-        classes = {
-            node.name: node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.ClassDef)
+        owners = {
+            node.name: node
+            for node in ast.parse((ROOT / path).read_text()).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
         }
-        assert owner in classes, f"{path} has no {owner}"
-        members = {node.name for node in classes[owner].body if isinstance(node, ast.FunctionDef)}
+        assert owner in owners, f"{path} has no {owner}"
+        members = {node.name for node in owners[owner].body if isinstance(node, ast.FunctionDef)}
         assert not member or member in members, f"{path} has no {owner}.{member}"
 
 

@@ -23,6 +23,12 @@
     ├── DataLossError             records that a reader still needed are gone
     └── UnknownServerError        a defect of the broker; its log has the traceback, the wire never
 
+In a producer's transaction an error is one of three things. Fatal: `ProducerFencedError`; close the producer.
+Retriable: a `RetriableError` of begin, commit or abort; call the same again. Abortable: everything else that ends a
+transaction, among it a record's delivery error (also a retriable one: the producer has tried for long enough) and a
+refusal of its offsets; abort it, and begin another. `ClientStateError` and an error of arguments change nothing: the
+transaction goes on.
+
 Rule: a message names the offending value and what is allowed or to be done. ``code`` is Kafka's protocol name
 where Kafka has one; it is what travels on the wire. Every class pickles. Foreign exceptions are translated to
 these once, at the edge that meets them.
@@ -134,7 +140,8 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """Earlier transactions of the transactional id have been decided, and are not finished in all partitions yet."""
+    """Five earlier decisions of the transactional id are not known to all their partitions yet. Retriable: the same
+    call succeeds when one of them is finished."""
 
     code = "CONCURRENT_TRANSACTIONS"
 
@@ -179,13 +186,14 @@ class FencedError(PylogError):
 
 
 class ProducerFencedError(FencedError):
-    """Another process has taken over the transactional id. Fatal: close this producer."""
+    """Another process has taken over the transactional id, or its transaction was aborted: by its time limit, or by an
+    administrator. Fatal: close this producer."""
 
     code = "PRODUCER_FENCED"
 
 
 class InvalidProducerEpochError(FencedError):
-    """The producer's epoch is older than the partition's."""
+    """The producer's epoch is older than the partition's. Abortable in a transaction."""
 
     code = "INVALID_PRODUCER_EPOCH"
 
@@ -203,19 +211,22 @@ class InconsistentTopicIdError(FencedError):
 
 
 class UnknownMemberIdError(FencedError):
-    """The group does not know the member (any more): its partitions may belong to others by now."""
+    """The group does not know the member (any more): its partitions may belong to others by now. Abortable in a
+    transaction that has offsets of it: those who have the partitions now do the work."""
 
     code = "UNKNOWN_MEMBER_ID"
 
 
 class StaleMemberEpochError(FencedError):
-    """The member does not hold the partition in the epoch that it gives, so it cannot commit offsets of it."""
+    """The member does not hold the partition in the epoch that it gives, so it cannot commit offsets of it. Abortable
+    in a transaction."""
 
     code = "STALE_MEMBER_EPOCH"
 
 
 class FencedInstanceIdError(FencedError):
-    """Another process took the member's ``group.instance.id``."""
+    """Another process took the member's ``group.instance.id``. Abortable in a transaction; the consumer is to be
+    closed."""
 
     code = "FENCED_INSTANCE_ID"
 
@@ -352,7 +363,8 @@ class InvalidGroupIdError(RequestError):
 
 
 class OutOfOrderSequenceError(RequestError):
-    """A producer's sequence number is not the one expected: frames before it are missing."""
+    """A producer's sequence number is not the one expected: frames before it are missing. Abortable in a
+    transaction."""
 
     code = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
@@ -365,20 +377,22 @@ class DuplicateSequenceError(RequestError):
 
 
 class InvalidTxnStateError(RequestError):
-    """A transaction is not in the state that the call needs: it has not begun, or it has ended."""
+    """A transaction is not in the state that the call needs: it has not begun, or it has ended. From commit or abort:
+    it was decided otherwise before, and that stays; the next one may begin. Of a record: abortable."""
 
     code = "INVALID_TXN_STATE"
 
 
 class CheckpointBehindSinkError(RequestError):
     """A batch comes before the last one that its transactional id committed: the checkpoint was rewound, or is an old
-    copy."""
+    copy. Fatal: ends the query, and starting it again does not help; the message says what does."""
 
     code = "CHECKPOINT_BEHIND_SINK"
 
 
 class ReplayDiffersError(RequestError):
-    """A batch that was committed before is written again with other contents. The first contents stay."""
+    """A batch that was committed before is written again with other contents. The first contents stay. Fatal: ends the
+    query until it is started once with ``pylog.replay.differs=keep``."""
 
     code = "REPLAY_DIFFERS"
 
@@ -420,7 +434,7 @@ class PreferredLeaderNotAvailableError(RequestError):
 
 
 class UnknownProducerIdError(RequestError):
-    """The partition remembers nothing of this producer, and the batch is not its first."""
+    """The partition remembers nothing of this producer, and the batch is not its first. Abortable in a transaction."""
 
     code = "UNKNOWN_PRODUCER_ID"
 
@@ -459,7 +473,8 @@ class InvalidSessionTimeoutError(RequestError):
 
 
 class ClientStateError(PylogError):
-    """The call does not fit the client's state."""
+    """The call does not fit the client's state, which it leaves as it is; of a transaction the message says what can be
+    called."""
 
     code = "ILLEGAL_STATE"
 
@@ -495,7 +510,8 @@ class BufferExhaustedError(ClientTimeoutError):
 
 
 class DeliveryTimeoutError(ClientTimeoutError):
-    """A record was not acknowledged within ``delivery_timeout_ms``; whether it was appended is unknown."""
+    """A record was not acknowledged within ``delivery_timeout_ms``; whether it was appended is unknown. Abortable in a
+    transaction."""
 
     code = "DELIVERY_TIMEOUT"
 

@@ -123,7 +123,11 @@ class TransactionService:
             beside: Callable[[], Sequence[Operation]] = tuple
             guard: Guard | None = None
             if request.group is not None and request.is_commit:
-                guard, beside = stack.enter_context(self._groups.committing(request.group))
+                try:
+                    guard, beside = stack.enter_context(self._groups.committing(request.group))
+                except PylogError:
+                    if not self._is_decided(request):
+                        raise  # the offsets of a decision that is made are committed: its reply was lost
             try:
                 decided = self._coordinator.decide(
                     request.transactional_id,
@@ -209,6 +213,10 @@ class TransactionService:
             partitions=partitions,
         )
         return FinishTransactionsResponse(are_finished=tuple(finished))
+
+    def _is_decided(self, request: EndTransactionRequest) -> bool:
+        record = self._coordinator.read(request.transactional_id, at_least=(request.epoch, request.batch_id))
+        return record is not None and last_batch(record) == request.batch_id
 
     def _led(self, key: PartitionKey) -> Partition | None:
         try:

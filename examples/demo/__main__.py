@@ -6,16 +6,18 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from examples.demo import report
 from examples.demo.flights import SCHEMA, STATS_SCHEMA, CarrierStats, expected_stats, flights_table
 from examples.demo.job import JobFailedError, SparkJob
-from pyspark_log import Admin, Producer
+from pyspark_log import Admin, Consumer, Producer, TopicPartition
 from pyspark_log.errors import BrokerUnavailableError, PylogError
 from pyspark_log.local.foreground import terminable
 from pyspark_log.testing import LocalCluster
@@ -23,6 +25,7 @@ from pyspark_log.testing import LocalCluster
 EXAMPLES = Path(__file__).parent.parent
 STEPS = 6
 _FAILOVER_LIMIT_S = 60.0
+_COUNT_LIMIT_S = 60.0
 
 console = Console(highlight=False)
 started_at = time.monotonic()
@@ -53,7 +56,7 @@ def run(directory: Path) -> int:
         killed_broker = run_until_half_way(cluster, checkpoint, directory / "job-1.log")
 
         step(4, "The same job is started again: it continues from its checkpoint. The broker comes back too")
-        run_to_the_end(cluster, killed_broker, checkpoint, directory / "job-2.log")
+        micro_batches = run_to_the_end(cluster, killed_broker, checkpoint, directory / "job-2.log")
 
         step(5, "A second streaming job, another process, reads the figures' topic: the newest row of each carrier")
         figures = directory / "figures.json"
@@ -63,11 +66,13 @@ def run(directory: Path) -> int:
             job.wait()
         found = {carrier: CarrierStats(**row) for carrier, row in json.loads(figures.read_text()).items()}
         say(f"{len(found)} carriers")
+        written, readable = (rows_of_figures(servers, level) for level in ("read_uncommitted", "read_committed"))
 
         step(6, "Comparing with the same figures computed by pandas straight from the data set")
         is_same = report.show(console, found, expected_stats())
+        is_once = report.show_rows(console, written, readable, micro_batches)
     console.print(f"\n{time.monotonic() - started_at:.0f} s. All processes are stopped, all files removed.")
-    return 0 if is_same else 1
+    return 0 if is_same and is_once else 1
 
 
 def produce(servers: str) -> None:
@@ -131,18 +136,37 @@ def kill_a_leader(cluster: LocalCluster) -> int:
     return victim
 
 
-def run_to_the_end(cluster: LocalCluster, killed_broker: int, checkpoint: Path, output: Path) -> None:
-    """Starts the pipeline again, and the broker after its first micro-batch, and lets the pipeline read the rest."""
+def run_to_the_end(cluster: LocalCluster, killed_broker: int, checkpoint: Path, output: Path) -> int:
+    """Starts the pipeline again, and the broker after its first micro-batch, and lets the pipeline read the rest.
+    Returns how many micro-batches there were, in both runs."""
     with running(pipeline(cluster, checkpoint, output)) as job:
-        is_back = False
+        is_back, micro_batches = False, 0
         for batch_id, flights in job.micro_batches():
             say(f"micro-batch {batch_id}: {flights:,} flights")
+            micro_batches = batch_id + 1
             if not is_back:
                 is_back = True
                 cluster.start(killed_broker)
                 say(f"broker {killed_broker} is started again, and copies what it missed from the others")
     cluster.wait_until_ready()
     say(f"broker {killed_broker} has caught up: every partition has three copies again")
+    return micro_batches
+
+
+def rows_of_figures(servers: str, level: Literal["read_committed", "read_uncommitted"]) -> Counter[str]:
+    """How many rows a carrier has in the topic, for readers of this isolation level: those of uncommitted records also
+    get what attempts wrote that do not count."""
+    at, deadline = TopicPartition("carrier_stats", 0), time.monotonic() + _COUNT_LIMIT_S
+    with Consumer(bootstrap_servers=servers, isolation_level=level, columns=["carrier"]) as consumer:
+        consumer.assign([at])
+        consumer.seek_to_beginning(at)
+        end, rows = consumer.end_offsets([at])[at], Counter[str]()
+        while consumer.position(at) < end:
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(f"carrier_stats cannot be read to its end within {_COUNT_LIMIT_S:g} s")
+            for found in consumer.poll_batches(timeout=0.5):
+                rows.update(found.batch.column("carrier").to_pylist())
+    return rows
 
 
 def pipeline(cluster: LocalCluster, checkpoint: Path, output: Path) -> SparkJob:

@@ -188,7 +188,8 @@ def headers_of(column: pa.Array | None, rows: int) -> list[tuple[tuple[str, byte
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer's identity in its group. If it is not a member (now), it has no id, and epoch -1.
+    """A consumer's identity in its group. One that is no member (``assign``) has no id, and epoch -1; one that has lost
+    its place keeps its id, which the group refuses.
 
     ``member_epoch``: of the latest assignment from the group's coordinator.
     """

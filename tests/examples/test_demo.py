@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,15 @@ def test_demo_ends_with_identical_figures(tmp_path: Path) -> None:
     assert "SIGKILL to the job" in done.stdout
     assert "every partition has three copies again" in done.stdout
     assert "identical: 16 carriers, 336,776 flights" in done.stdout
+    counted = re.search(
+        r"(\d+) written by all attempts, (\d+) of them aborted, (\d+) can be read; "
+        r"(\d+) micro-batches, each of them once",
+        done.stdout,
+    )
+    assert counted is not None, done.stdout
+    written, aborted, readable, micro_batches = map(int, counted.groups())
+    assert written == aborted + readable
+    assert 0 < readable <= 16 * micro_batches
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("pylog")] == []
 
 
@@ -51,6 +62,16 @@ def test_report_says_identical_only_if_every_figure_is() -> None:
     assert not report.show(console, {**found, "UA": dataclasses.replace(found["UA"], mean_dep_delay=off)}, expected)
     assert not report.show(console, {**found, "XX": found["UA"]}, expected)
     assert not report.show(console, {}, expected)
+
+
+def test_report_says_once_only_if_each_micro_batch_is_readable_once() -> None:
+    """A micro-batch that is there twice, or not at all, is not; rows of an attempt that was aborted do not matter."""
+    console = Console(file=io.StringIO(), width=160)
+    readable = Counter(UA=8, OO=3)
+    assert report.show_rows(console, readable + Counter(UA=1, OO=1), readable, 8)
+    assert not report.show_rows(console, readable + Counter(UA=1), readable + Counter(UA=1), 8)
+    assert not report.show_rows(console, readable, readable, 9)
+    assert not report.show_rows(console, Counter(UA=8), readable, 8)
 
 
 def test_flights_are_all_there_with_their_gaps() -> None:

@@ -149,6 +149,10 @@ class Delivery:
             rest = batch.slice(state.position - batch.base_offset) if state.generation == generation else None
             if rest is not None and len(rest):
                 state.batches.appendleft(rest)
+            elif rest is not None and not state.batches:
+                state.position = max(state.position, state.decoded_to)
+        if state.generation == generation:
+            state.finished = state.position
         self._committer.looped = None
 
     def iterate_batch(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:
@@ -226,6 +230,7 @@ class Delivery:
     def _decode(self, state: PartitionState, fetched: CompletedFetch) -> None:
         """Decodes what was fetched. Damage is never skipped: it stays the partition's error until a seek."""
         batches: list[ConsumedBatch] = []
+        state.decoded_to = -1
         try:
             batches.extend(decode(self._cluster, state, fetched))
         except RetriableError:
@@ -234,6 +239,7 @@ class Delivery:
         except PylogError as error:
             self._fetcher.fail(state, error)
         else:
+            state.decoded_to = fetched.next_offset
             if not batches:
                 state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
@@ -243,7 +249,7 @@ class Delivery:
         if max_rows is not None and len(batch) > max_rows:
             state.batches.appendleft(batch.slice(max_rows))
             batch = batch.slice(0, max_rows)
-        state.position = batch.next_offset
+        state.position = batch.next_offset if state.batches else max(batch.next_offset, state.decoded_to)
         return batch
 
     def _records_that_convert(self, batch: ConsumedBatch) -> list[Record]:

@@ -103,7 +103,7 @@ class Heartbeats:
             return self._machine.signature()
 
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch of the last assignment; empty and -1 for a consumer that is no member at present."""
+        """See `Membership.identity`."""
         with self._condition:
             return self._machine.identity
 

@@ -174,8 +174,9 @@ class Membership:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch of the last assignment; empty and -1 for a consumer that is no member at present."""
-        return (self.member_id, self._target.epoch) if self.phase is Phase.MEMBER else ("", -1)
+        """Member id and the epoch of the last assignment; empty and -1 outside of a group. One that has lost its place
+        keeps its name: without it, it could commit as if it had never been a member."""
+        return ("", -1) if self.phase is Phase.OUT else (self.member_id, self._target.epoch)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class PartitionState:
 
     __slots__ = (  # noqa: RUF023 — by subject
         "at", "topic", "columns",
-        "position", "finished", "batches",
+        "position", "finished", "batches", "decoded_to",
         "fetch_offset", "generation", "completed_fetches", "is_paused", "error", "retry_pause", "backoff",
         "end_offset", "log_start",
     )  # fmt: skip
@@ -49,6 +49,7 @@ class PartitionState:
         self.position = position  # the next record the caller gets
         self.finished = position  # the caller is done with everything before it. Invariant: finished ≤ position
         self.batches: deque[ConsumedBatch] = deque()  # decoded, not given to the caller yet
+        self.decoded_to = -1  # behind ``batches``, and behind marks and aborted records that come after them
         self.fetch_offset = position
         self.generation = next(_generations)
         self.completed_fetches: deque[CompletedFetch] = deque()

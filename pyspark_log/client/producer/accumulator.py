@@ -179,7 +179,7 @@ class Accumulator:
         """The batch failed and is not sent again. ``is_doubtful``: it may be in the log."""
         with self.lock:
             batch.is_doubtful = batch.is_doubtful or is_doubtful
-            self._dropped(batch)
+            self._dropped(batch, error)
             self._answered(batch.queue)
         self.finish(batch, error=error)
 
@@ -458,9 +458,9 @@ class Accumulator:
             self._dropped(batch)
         return unsent
 
-    def _dropped(self, batch: ProducerBatch) -> None:
+    def _dropped(self, batch: ProducerBatch, error: PylogError | None = None) -> None:
         if self.numbering is not None:
-            self.numbering.dropped(batch)
+            self.numbering.dropped(batch, error)
 
     def _answered(self, queue: PartitionQueue) -> None:
         queue.in_flight -= 1
@@ -617,8 +617,8 @@ class Numbering:
         batch.number = sequence.take(batch.delivery.count)
         return True
 
-    def dropped(self, batch: ProducerBatch) -> None:
-        """The batch is not sent again."""
+    def dropped(self, batch: ProducerBatch, error: PylogError | None = None) -> None:
+        """The batch is not sent again: because of ``error``, or because its time is up."""
         number = batch.number
         if number is not None and not batch.is_doubtful and batch.queue.sequence.holds(number, batch.serial):
             batch.queue.sequence.void_from(batch.serial)
@@ -697,11 +697,11 @@ class TransactionalNumbering(Numbering):
         self.sent_to[queue] = queue.topic_id
         return True
 
-    def dropped(self, batch: ProducerBatch) -> None:
+    def dropped(self, batch: ProducerBatch, error: PylogError | None = None) -> None:
         """The batch is not sent again: its transaction lacks it."""
         if batch.number is not None and self.failure is None:
             late = DeliveryTimeoutError("a batch of the transaction was not acknowledged in time")
-            self.failure = batch.queue.last_error or late
+            self.failure = error or batch.queue.last_error or late
 
     def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
         """See `Numbering.is_retryable`."""

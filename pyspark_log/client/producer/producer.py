@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Unpack
@@ -28,6 +28,7 @@ from broker_runtime.contract.errors import (
     ClientTimeoutError,
     ClosedError,
     InvalidTimestampError,
+    InvalidTxnStateError,
     PylogError,
     RecordTooLargeError,
     SchemaMismatchError,
@@ -43,7 +44,7 @@ from pyspark_log.client.producer.partitioner import key_bytes, utf8
 from pyspark_log.client.producer.record_batches import batch_frames
 from pyspark_log.client.producer.sender import Sender
 from pyspark_log.client.producer.topic_queues import TopicQueues
-from pyspark_log.client.producer.transactions import TransactionManager
+from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
 from pyspark_log.client.records import GroupMetadata, timestamp_ms_of
 from pyspark_log.client.unsupported import without_later_settings
 
@@ -197,8 +198,9 @@ class Producer(forking.Forkable):
 
         The first one of a producer takes the ``transactional_id`` over from the producer that had it before, whose
         open transaction is aborted. Raises `ProducerFencedError` (fatal: another producer has taken over; close this
-        one), `ClientStateError` if a transaction is open, or without a ``transactional_id``; what asking a broker
-        raises (retriable: call again).
+        one), `ClientStateError` if a transaction is open, or without a ``transactional_id`` (nothing has changed),
+        `InvalidRequestError` for a ``transaction_timeout_ms`` above the broker's (fatal), `ClosedError`; what asking a
+        broker raises, as `RetriableError` (retriable: call again).
         """
         self.transaction_manager().begin()
 
@@ -207,10 +209,14 @@ class Producer(forking.Forkable):
         good, and readers of committed records see it a moment later.
 
         Raises the first delivery error (abortable: call `abort_transaction`); `ProducerFencedError` (fatal: another
-        producer has taken over, or the transaction was open for longer than ``transaction_timeout_ms``);
-        `StaleMemberEpochError` and `UnknownMemberIdError` for offsets of a consumer that has lost its partitions
-        (abortable); `ClientStateError`. After what asking a broker raises (`RetriableError`) the outcome is unknown:
-        calling again finds it out.
+        producer has taken over, or the transaction was open for longer than ``transaction_timeout_ms``; after an answer
+        that was lost it leaves open whether the transaction was committed before);
+        `StaleMemberEpochError`, `UnknownMemberIdError` and `FencedInstanceIdError` for offsets of a consumer that has
+        lost its partitions, `NonEmptyGroupError`, `UnknownTopicOrPartitionError` and `InconsistentTopicIdError` for
+        other offsets (abortable); `ClientStateError` if none is open, or if it can only be aborted (nothing has
+        changed), `ClosedError`. After what asking a broker raises (`RetriableError`, retriable) the outcome is unknown:
+        calling again finds it out. A delivery error may be a `RetriableError`, too: then calling again raises
+        `ClientStateError`, which says that the transaction can only be aborted.
         """
         manager = self.transaction_manager()
         manager.require("commit")
@@ -227,7 +233,10 @@ class Producer(forking.Forkable):
     def abort_transaction(self) -> None:
         """Drops what was not sent yet, and aborts: nobody who reads committed records gets any of it.
 
-        Futures of records that were not acknowledged fail. Raises as `begin_transaction`.
+        Futures of records that were not acknowledged fail. Raises `InvalidTxnStateError` if the transaction turns out
+        to have been committed, because the answer to `commit_transaction` was lost (it has ended, and the next one may
+        begin); `ProducerFencedError` (fatal: it is aborted by who took over, or was), `ClientStateError` if none is
+        open, `ClosedError`, `RetriableError` (retriable: only aborting is possible from then on).
         """
         manager = self.transaction_manager()
         manager.give_up()
@@ -239,7 +248,12 @@ class Producer(forking.Forkable):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """``with producer.transaction():`` begins one, and commits it at the end, or aborts it if the body raises."""
+        """``with producer.transaction():`` begins one, and commits it at the end, or aborts it if the body raises.
+
+        Raises what the body raises, and as `begin_transaction` and `commit_transaction`; by then the transaction is
+        aborted (after `ProducerFencedError`: by who took over; if no broker can be asked even for that, the next call
+        says that `abort_transaction` is needed). If only the answer to its commit was lost, that is no error.
+        """
         self.begin_transaction()
         try:
             yield
@@ -248,15 +262,17 @@ class Producer(forking.Forkable):
             raise
         try:
             self.commit_transaction()
-        except PylogError:
-            self._abort_after_error()
-            raise
+        except BaseException:
+            if not self._abort_after_error():
+                raise
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
         """The next offsets of a consumer's group that become committed with the transaction, in one step.
 
-        ``group``: ``consumer.group_metadata()``. Offsets of one group only. Raises `ClientStateError`,
-        `InvalidRequestError`, `NotSupportedError`; what the group refuses is raised by `commit_transaction`.
+        ``group``: ``consumer.group_metadata()``, asked for after the records were polled. Offsets of one group only.
+        Raises `ClientStateError`, `InvalidRequestError`, `UnknownTopicOrPartitionError`, `NotSupportedError` (the
+        transaction goes on without them), what asking for metadata raises (retriable: call again),
+        `ProducerFencedError` (fatal). What the group refuses is raised by `commit_transaction`.
         """
         self.transaction_manager().add_offsets({TopicPartition(*at): offset for at, offset in offsets.items()}, group)
 
@@ -268,10 +284,18 @@ class Producer(forking.Forkable):
             raise ClosedError("the producer was closed")
         return self._transactions
 
-    def _abort_after_error(self) -> None:
-        """Aborts the transaction if that is possible; if not, its time limit or the next producer does."""
-        with suppress(PylogError):
+    def _abort_after_error(self) -> bool:
+        """Aborts the transaction if that is possible; if not, its time limit or the next producer does. Returns whether
+        it turns out that a commit, whose answer was lost, had been carried out."""
+        assert self._transactions is not None
+        is_in_doubt = self._transactions.state is TransactionState.IN_DOUBT
+        try:
             self.abort_transaction()
+        except InvalidTxnStateError:
+            return is_in_doubt
+        except PylogError:
+            pass
+        return False
 
     @property
     def cluster(self) -> Cluster:
@@ -431,7 +455,7 @@ class Producer(forking.Forkable):
             self._accumulator.encoded(full, frame)
 
     def _queues_of(self, topic: str, partition: int | None = None) -> TopicQueues:
-        if self._transactions is not None:
+        if self._transactions is not None and not self._is_closed:
             self._transactions.require("send")
         queues = self._sender.queues_with(topic, partition)
         settings = self._settings

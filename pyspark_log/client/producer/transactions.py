@@ -1,8 +1,10 @@
 """A producer's transactions, one after another: what may be called when, and which records belong to which.
 
     READY ──begin──▶ OPEN ──commit──▶ READY                           (Kafka's TransactionManager)
-                      │ └──abort───▶ READY
-                      └─ a record fails ─▶ ABORTABLE ──abort──▶ READY
+                      │ ├──commit, no answer──▶ IN_DOUBT ──commit──▶ READY
+                      │ │                             └────abort───▶ READY, aborted, or known to be committed
+                      │ └──abort──▶ READY; no answer ──▶ ABORTABLE
+                      └─ a record or its offsets are refused ─▶ ABORTABLE ──abort──▶ READY
     any ── another process takes over, or the transaction is too old ──▶ FATAL: close the producer
 
 Rule: each transaction has a producer id of its own, from the broker that begins it. All its batches carry that id, and
@@ -20,6 +22,7 @@ from typing import Final
 from broker_runtime.contract.errors import (
     ClientStateError,
     InvalidRequestError,
+    InvalidTxnStateError,
     NotSupportedError,
     ProducerFencedError,
     PylogError,
@@ -50,6 +53,7 @@ class TransactionState(enum.Enum):
 
     READY = "ready"
     OPEN = "open"
+    IN_DOUBT = "in doubt"
     ABORTABLE = "abortable"
     FATAL = "fatal"
 
@@ -57,6 +61,7 @@ class TransactionState(enum.Enum):
 MOVES: Final[dict[TransactionState, frozenset[str]]] = {
     TransactionState.READY: frozenset({"begin"}),
     TransactionState.OPEN: frozenset({"send", "commit", "abort"}),
+    TransactionState.IN_DOUBT: frozenset({"commit", "abort"}),
     TransactionState.ABORTABLE: frozenset({"abort"}),
     TransactionState.FATAL: frozenset(),
 }
@@ -65,7 +70,10 @@ MOVES: Final[dict[TransactionState, frozenset[str]]] = {
 _WHAT_NOW: Final = {
     TransactionState.READY: "no transaction is open: call begin_transaction() first",
     TransactionState.OPEN: "a transaction is open: commit or abort it first",
-    TransactionState.ABORTABLE: "a record of the transaction failed: call abort_transaction()",
+    TransactionState.IN_DOUBT: (
+        "whether the transaction was committed is not known: call commit_transaction() again, which finds out"
+    ),
+    TransactionState.ABORTABLE: "the transaction can only be aborted: call abort_transaction()",
     TransactionState.FATAL: "the producer cannot continue: close it",
 }
 
@@ -92,13 +100,20 @@ class TransactionManager:
         return "abort" in MOVES[self.state]
 
     def require(self, call: str) -> None:
-        """Raises `ClientStateError` unless ``call`` is allowed now; what made the producer stop is its cause."""
+        """Raises `ClientStateError` unless ``call`` is allowed now, `ProducerFencedError` if none ever will be. Why the
+        producer stopped is the cause. ``call`` "commit" raises what a record failed with, the first time."""
         if self.state is TransactionState.OPEN and self._numbering.failure is not None:
             self.fail(self._numbering.failure)
+            if call == "commit":
+                raise self._numbering.failure
         if call in MOVES[self.state]:
             return
         text = f"{call}: {_WHAT_NOW[self.state]}"
-        raise ClientStateError(text if self._error is None else f"{text}. {self._error}") from self._error
+        if self._error is not None:
+            text = f"{text}. {self._error}"
+        if self.state is TransactionState.FATAL:
+            raise ProducerFencedError(text) from self._error
+        raise ClientStateError(text) from self._error
 
     def begin(self) -> None:
         """See `Producer.begin_transaction`."""
@@ -156,6 +171,8 @@ class TransactionManager:
     def add_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
         """See `Producer.send_offsets_to_transaction`."""
         self.require("send")
+        if not isinstance(group, GroupMetadata):
+            raise InvalidRequestError(f"group is what consumer.group_metadata() returns, not {group!r:.80}")
         if not group.group_id:
             raise InvalidRequestError("the consumer has no group.id: it commits no offsets")
         if self._group is not None and self._group.group_id != group.group_id:
@@ -166,7 +183,9 @@ class TransactionManager:
         before = () if self._group is None else self._group.offsets
         committed = {(each.at.topic, each.at.partition): each for each in before}
         for at, offset in offsets.items():
-            key = self._cluster.topic(at.topic).partition_key(at.partition)
+            topic = self._cluster.topic(at.topic)
+            topic.partition(at.partition)
+            key = topic.partition_key(at.partition)
             committed[at] = CommittedOffset(at=key, offset=check_offset(at, offset))
         self._group = GroupCommit(
             group_id=group.group_id,
@@ -198,24 +217,34 @@ class TransactionManager:
                 to="any" if group is None else Coordinator(group.group_id),
             )
         except RetriableError:
-            raise  # whether it was decided is not known: the same call finds out
+            if is_commit:
+                self.state = TransactionState.IN_DOUBT  # the same call finds out
+            raise
+        except InvalidTxnStateError:
+            self._ended()  # it was decided otherwise, and that stays
+            raise
         except PylogError as error:
             self.fail(error)
             raise
-        self._numbering.end_transaction()
-        self._identity = self._group = self._error = None
-        self.state = TransactionState.READY
+        self._ended()
 
     def give_up(self) -> None:
-        """The open transaction is to be aborted: nothing more is sent for it."""
+        """The open transaction is to be aborted: nothing more is sent for it, and it cannot be committed any more."""
         self.require("abort")
         self._numbering.stop_sending()
+        self.state = TransactionState.ABORTABLE
 
     def fail(self, error: PylogError) -> None:
         """The transaction cannot be committed because of this."""
         self._error = error
         is_fatal = isinstance(error, ProducerFencedError)
         self.state = TransactionState.FATAL if is_fatal else TransactionState.ABORTABLE
+
+    def _ended(self) -> None:
+        """It was decided: the next transaction may begin."""
+        self._numbering.end_transaction()
+        self._identity = self._group = self._error = None
+        self.state = TransactionState.READY
 
 
 def _in_order(queues: Mapping[PartitionQueue, bytes]) -> tuple[TransactionPartition, ...]:

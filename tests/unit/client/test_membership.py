@@ -244,7 +244,7 @@ def test_ended_lease_loses_everything_for_good(notices: str) -> None:
     else:
         machine.failed(late, NetworkError("broke"), SESSION_S)
     assert (machine.phase, machine.lease_until_s, machine.has_news) == (Phase.LOST, -inf, True)
-    assert (machine.pending, machine.identity) == (None, ("", -1))
+    assert (machine.pending, machine.identity) == (None, ("m1", 1))  # by which it is refused
     machine.answered(late, answer(1, same=True), SESSION_S + 0.1)
     assert (machine.phase, machine.lease_until_s) == (Phase.LOST, -inf)
     with pytest.raises(UnknownMemberIdError, match=r"session\.timeout\.ms"):
