@@ -183,6 +183,8 @@ class Delivery:
                 fetcher.raise_defect()
                 state = self._next_state()
                 if state is None:
+                    for each in fetcher.states.values():
+                        each.pass_gap()
                     if self._was_woken or deadline.expired:
                         break
                     if not self._assignment.has_changes:
@@ -233,9 +235,6 @@ class Delivery:
             raise
         except PylogError as error:
             self._fetcher.fail(state, error)
-        else:
-            if not batches:
-                state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
 
     def _deliver(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:

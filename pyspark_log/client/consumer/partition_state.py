@@ -63,6 +63,12 @@ class PartitionState:
         """Answers to requests that were made until now no longer count."""
         self.generation = next(_generations)
 
+    def pass_gap(self) -> None:
+        """If the caller has got all that was fetched, what came after the last record was not for it (ends of
+        transactions, aborted records): its position is behind that. Under the lock, by the caller."""
+        if not (self.batches or self.completed_fetches or self.error):
+            self.position = max(self.position, self.fetch_offset)
+
     @property
     def has_output(self) -> bool:
         """Whether there is something for the caller, an error included."""
