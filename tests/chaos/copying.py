@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 ROOT: Final = Path(__file__).parents[2]
 AT_RANDOM: Final = "at a random time"
 FROZEN: Final = "frozen, replaced, thawed"
-_FRUGAL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FRUGAL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL: Final = "local[2,4]"  # a task may fail three times
 _SPARK: Final = {
     "spark.ui.enabled": "false",
@@ -46,8 +46,9 @@ _SPARK: Final = {
     "spark.task.maxFailures": "4",
 }
 _READY_LIMIT_S: Final = 180.0
-_WORK_LIMIT_S: Final = 45.0
-"""A driver that has not come to the point of its death by then is killed; brokers may have been away for most of it."""
+_BEGIN_LIMIT_S: Final = 120.0
+_WORK_LIMIT_S: Final = 30.0
+"""A driver that has begun to work and not come to the point of its death by then is killed, wherever it is."""
 _WORKER_FAULTS_SHARE: Final = 0.4
 _WORKER_FAULT_EVERY_S: Final = 3.0
 _THAWED_LIMIT_S: Final = 15.0
@@ -59,6 +60,7 @@ exec '%s' "$@"
 _FINDING: Final = re.compile(r"REPLAY_DIFFERS|CHECKPOINT_BEHIND_SINK|DATA_LOSS|CORRUPT_RECORD")
 """What no driver may ever end with: the query is deterministic, and its checkpoint the only one."""
 _CODE: Final = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\]")
+_ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.]+(?:Error|Exception)\b.*", re.MULTILINE)
 _WRAPPERS: Final = {"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"}
 
 
@@ -232,8 +234,8 @@ class Driver:
         codes = [code for code in _CODE.findall(text) if code not in _WRAPPERS]
         if codes:
             return Counter(codes).most_common(1)[0][0]
-        lines = [line for line in text.splitlines() if "Error" in line or "Exception" in line]
-        return lines[-1].strip()[:120] if lines else "ended"
+        errors = _ERROR.findall(text)
+        return str(errors[-1])[:100] if errors else "ended"
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self.processes():
@@ -251,11 +253,13 @@ class CopyQuery(threading.Thread):
         servers: str,
         source: str,
         target: str,
+        archive: Path | None,
         spark_cluster: tuple[str, Mapping[str, str]] | None,
         cluster_share: float,
         rng: random.Random,
     ) -> None:
-        """``spark_cluster``: a master, and settings for its drivers; ``cluster_share`` of the drivers use it."""
+        """``archive``: see `archive_classes`. ``spark_cluster``: a master, and settings for its drivers;
+        ``cluster_share`` of the drivers use it."""
         super().__init__(name=f"query {name}", daemon=True)
         directory.mkdir()
         self.query = name
@@ -266,12 +270,12 @@ class CopyQuery(threading.Thread):
         self._cluster_share = cluster_share
         self._rng = rng
         self._plans = Plans(rng)
-        self._environment = spark_environment(directory)
+        self._environment = spark_environment(directory, _java_with(archive))
         servers_option = {"pylog.bootstrap.servers": servers}
         self._given: dict[str, Any] = {
             "name": name,
             "source": {**servers_option, "subscribe": source, "startingOffsets": "earliest",
-                       "maxOffsetsPerTrigger": "400", "minPartitions": "4"},
+                       "maxOffsetsPerTrigger": "300"},
             "sink": {**servers_option, "topic": target},
             "read": {**servers_option, "subscribe": target},
             "checkpoint": str(directory / "checkpoint"),
@@ -311,7 +315,9 @@ class CopyQuery(threading.Thread):
             status = driver.wait(_FINAL_LIMIT_S)
             self._look_back(driver)
             if status != 0:
-                return [f"{self.query} does not come to its end: status {status}, {driver.failure()}: {driver.directory}"]
+                return [
+                    f"{self.query} does not come to its end: status {status}, {driver.failure()}: {driver.directory}"
+                ]
             return []
         finally:
             driver.close()
@@ -328,14 +334,21 @@ class CopyQuery(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - `stop` raises it
             self.error = error
 
-    def _new(self, given: Mapping[str, Any], *, has_executors: bool | None = None) -> Driver:
+    def _new(
+        self,
+        given: Mapping[str, Any],
+        *,
+        has_executors: bool | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Driver:
         if has_executors is None:
             has_executors = self._rng.random() < self._cluster_share
         master, more = _LOCAL, dict[str, str]()
         if has_executors and self._spark_cluster is not None:
             master, more = self._spark_cluster[0], dict(self._spark_cluster[1])
         directory = self._directory / f"driver-{len(self._drivers)}"
-        driver = Driver(directory, {**given, "master": master, "spark": {**_SPARK, **more}}, self._environment)
+        given = {**given, "master": master, "spark": {**_SPARK, **more}}
+        driver = Driver(directory, given, environment or self._environment)
         self._drivers.append(driver)
         return driver
 
@@ -353,7 +366,8 @@ class CopyQuery(threading.Thread):
         driver.wait_until_ready()
         driver.go({"processingTime": "0 seconds"})
         following = self._new(self._given)
-        until_s = time.monotonic() + _WORK_LIMIT_S
+        until_s = time.monotonic() + _BEGIN_LIMIT_S
+        has_begun = False
         kill_at_s: float | None = None
         worker_fault_at_s: float | None = None
         has_worker_faults = self._rng.random() < _WORKER_FAULTS_SHARE
@@ -361,8 +375,9 @@ class CopyQuery(threading.Thread):
         while not driver.has_ended and not self._ending.is_set():
             now_s = time.monotonic()
             self._tend_frozen()
-            if plan.after_s is not None and kill_at_s is None and driver.has_begun:
-                kill_at_s = now_s + plan.after_s
+            if not has_begun and driver.has_begun:
+                has_begun, until_s = True, now_s + _WORK_LIMIT_S
+                kill_at_s = None if plan.after_s is None else now_s + plan.after_s
             if now_s >= until_s or (kill_at_s is not None and now_s >= kill_at_s):
                 if plan.is_frozen and kill_at_s is not None and now_s < until_s:
                     driver.freeze()
@@ -375,7 +390,7 @@ class CopyQuery(threading.Thread):
             if worker_fault_at_s is not None and now_s >= worker_fault_at_s:
                 worker_fault_at_s = None
                 self._break_a_worker(driver)
-            elif has_worker_faults and driver.has_begun:
+            elif has_worker_faults and has_begun and worker_fault_at_s is None:
                 worker_fault_at_s = now_s + self._rng.expovariate(1 / _WORKER_FAULT_EVERY_S)
             time.sleep(0.02)
         self._end_of(driver, plan, was_killed=was_killed)
@@ -429,10 +444,26 @@ class CopyQuery(threading.Thread):
             self.deaths.faults[what] += 1
             log.info("%s %s", self.query, what)
 
+    def archive_classes(self, archive: Path) -> None:
+        """Runs a first driver to the end of the input, and keeps the classes that it loaded as they are in memory
+        (Java's class data sharing): later drivers start with half of the processor time. Before `start`."""
+        java = f"{FRUGAL_JAVA} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+        environment = spark_environment(self._directory, java)
+        driver = self._new(self._given, has_executors=False, environment=environment)
+        driver.wait_until_ready()
+        driver.go({"availableNow": True})
+        if driver.wait(_FINAL_LIMIT_S) != 0:
+            raise RuntimeError(f"the first driver failed: {driver.directory}/log")
+        deadline_s = time.monotonic() + _READY_LIMIT_S
+        while driver.processes() and time.monotonic() < deadline_s:  # its JVM writes the archive at its end
+            time.sleep(0.2)
+        self._look_back(driver)
+        driver.close()
 
-def spark_environment(directory: Path) -> dict[str, str]:
+
+def spark_environment(directory: Path, java: str = FRUGAL_JAVA) -> dict[str, str]:
     """The environment of drivers, and of a Spark cluster that runs their executors. What they leave behind, they leave
-    in the directory."""
+    in the directory. ``java``: options of the drivers' JVMs."""
     script, temporary = directory / "python3", directory / "tmp"
     script.write_text(_WORKERS_PYTHON % sys.executable)
     script.chmod(0o755)
@@ -446,8 +477,12 @@ def spark_environment(directory: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(temporary),
         "TMPDIR": str(temporary),
-        "SPARK_SUBMIT_OPTS": f"{_FRUGAL_JAVA} -Djava.io.tmpdir={temporary}",
+        "SPARK_SUBMIT_OPTS": f"{java} -Djava.io.tmpdir={temporary}",
     }
+
+
+def _java_with(archive: Path | None) -> str:
+    return FRUGAL_JAVA if archive is None else f"{FRUGAL_JAVA} -XX:SharedArchiveFile={archive}"
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -35,18 +35,18 @@ from tests.chaos.catalogue import Machine, catalogue, named
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.copying import CopyQuery, Deaths, spark_environment
 from tests.chaos.exactly_once_verdict import Row, differences, judge
-from tests.chaos.faults import Faults
+from tests.chaos.faults import Fault, Faults
 from tests.chaos.run import mend
 from tests.chaos.sink_hooks import POINTS
-from tests.chaos.spark_cluster import SETTINGS as CLUSTER_SETTINGS
-from tests.chaos.spark_cluster import SparkCluster
+from tests.chaos.spark_cluster import SparkCluster, cluster_settings
 from tests.chaos.verdict import calm
 
 log = logging.getLogger("chaos")
 
 SOURCE: Final = "input"
 TARGET: Final = "output"
-PARTITIONS: Final = 3
+PARTITIONS: Final = 2  # of the input: so many tasks
+OUTPUT_PARTITIONS: Final = 3
 BROKER_FAULTS: Final = (
     "kill a broker", "stop a broker", "pause a broker", "kill the controller", "expire a session", "cut from ZooKeeper",
     "cut from clients", "cut from peers", "slow network", "kill ZooKeeper", "pause ZooKeeper", "kill all brokers",
@@ -150,7 +150,7 @@ class Reader(threading.Thread):
         self.join(60.0)
 
     def run(self) -> None:
-        partitions = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
+        partitions = [TopicPartition(TARGET, partition) for partition in range(OUTPUT_PARTITIONS)]
         try:
             with Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest") as consumer:
                 consumer.assign(partitions)
@@ -198,14 +198,15 @@ def one_round(
         cluster = stack.enter_context(ChaosCluster(brokers=3, zookeepers=zookeepers, directory=directory))
         servers = cluster.proxied_servers
         with Admin(servers) as admin:
-            for topic in (SOURCE, TARGET):
-                admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+            for topic, partitions in ((SOURCE, PARTITIONS), (TARGET, OUTPUT_PARTITIONS)):
+                admin.create_topic(topic, partitions=partitions, replication_factor=3)
+        archive = directory / "spark.jsa"
         spark_cluster = None
         if cluster_share > 0:
             (directory / "spark").mkdir()
             environment = spark_environment(directory / "spark")
             running = stack.enter_context(SparkCluster(directory / "spark", environment))
-            spark_cluster = running.master, CLUSTER_SETTINGS
+            spark_cluster = running.master, cluster_settings(archive)
         reader = stack.enter_context(Reader(servers))
         copies = [
             CopyQuery(
@@ -214,6 +215,7 @@ def one_round(
                 servers=servers,
                 source=SOURCE,
                 target=TARGET,
+                archive=archive,
                 spark_cluster=spark_cluster,
                 cluster_share=cluster_share,
                 rng=random.Random(rng.randrange(1 << 32)),
@@ -224,8 +226,10 @@ def one_round(
         rows.start()
         for copy in copies:
             stack.callback(copy.close)
+        copies[0].archive_classes(archive)
+        for copy in copies:
             copy.start()
-        faults = Faults(cluster, TARGET, PARTITIONS, rng)
+        faults = Faults(cluster, TARGET, OUTPUT_PARTITIONS, rng)
         began_s = time.monotonic()
         until_s = began_s + duration_s
         while time.monotonic() < until_s and not any(copy.error or copy.deaths.wrong for copy in copies):
@@ -249,7 +253,7 @@ def one_round(
     return outcome
 
 
-def _break_a_broker(faults: Faults, kinds: list, outcome: Outcome, until_s: float) -> None:
+def _break_a_broker(faults: Faults, kinds: list[Fault], outcome: Outcome, until_s: float) -> None:
     fault = faults.rng.choice(kinds)
     undo = fault.begin(faults)
     if undo is None:
@@ -278,7 +282,9 @@ def _judge(directory: Path, servers: str, copies: list[CopyQuery], reader: Reade
     outcome.written_rows, outcome.committed_rows = len(everything), len(found)
     names = [copy.query for copy in copies]
     wrong += judge(range(outcome.input_rows), names, shown=reader.shown, found=found)
-    wrong += [f"{line}, of those that are in the log" for line in differences(found, {*found} & {*everything}, ("a", "b"))]
+    wrong += [
+        f"{line}, of those that are in the log" for line in differences(found, {*found} & {*everything}, ("a", "b"))
+    ]
     by_spark = directory / "by-spark.feather"
     if by_spark.exists():
         wrong += differences(found, _rows_of(feather.read_table(by_spark)), ("read", "Spark"))
@@ -296,7 +302,9 @@ def _nothing_is_open(servers: str) -> list[str]:
     with Admin(servers) as admin:
         while True:
             opened, silent = admin.list_open_transactions()
-            unfinished = {each.transactional_id: each.unfinished for each in admin.list_transactions() if each.unfinished}
+            unfinished = {
+                each.transactional_id: each.unfinished for each in admin.list_transactions() if each.unfinished
+            }
             behind = {
                 each.partition: (each.last_stable_offset, each.high_watermark)
                 for each in admin.describe_topic(TARGET).partitions
@@ -305,7 +313,9 @@ def _nothing_is_open(servers: str) -> list[str]:
             if not (opened or silent or unfinished or behind):
                 return []
             if time.monotonic() > deadline_s:
-                return [f"open: {opened[:3]}; unfinished: {unfinished}; last stable offsets: {behind}; silent: {silent}"]
+                return [
+                    f"open: {opened[:3]}; unfinished: {unfinished}; last stable offsets: {behind}; silent: {silent}"
+                ]
             time.sleep(0.5)
 
 
@@ -348,7 +358,9 @@ def _rows(partition: int, offsets: pa.Array, batch: pa.RecordBatch) -> list[Row]
 
 def _rows_of(table: pa.Table) -> list[Row]:
     columns = (table.column(name).to_pylist() for name in ("partition", "offset", "key", "value"))
-    return [Row(partition, offset, key.decode(), int(value)) for partition, offset, key, value in zip(*columns, strict=True)]
+    return [
+        Row(partition, offset, key.decode(), int(value)) for partition, offset, key, value in zip(*columns, strict=True)
+    ]
 
 
 def main() -> int:

@@ -6,9 +6,6 @@ starts on another host only.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,11 +23,10 @@ _LIMIT_S: Final = 120.0
 _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 CORES_PER_EXECUTOR: Final = 2
-SETTINGS: Final = {
+_SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": str(CORES_PER_EXECUTOR),
     "spark.cores.max": str(CORES_PER_EXECUTOR * len(_HOSTS)),
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.1",
@@ -38,7 +34,11 @@ SETTINGS: Final = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.efficiency.enabled": "false",
 }
-"""For a driver whose executors run here."""
+
+
+def cluster_settings(archive: Path) -> dict[str, str]:
+    """For a driver whose executors run in a `SparkCluster`. ``archive``: see `CopyQuery.archive_classes`."""
+    return {**_SETTINGS, "spark.executor.extraJavaOptions": f"{_JAVA} -XX:SharedArchiveFile={archive}"}
 
 
 class SparkCluster:
@@ -59,8 +59,8 @@ class SparkCluster:
 
     def __enter__(self) -> SparkCluster:
         try:
-            self._start("master", "org.apache.spark.deploy.master.Master", "--host", _HOSTS[0], "--port", str(self._port),
-                        "--webui-port", "0")  # fmt: skip
+            self._start("master", "org.apache.spark.deploy.master.Master", "--host", _HOSTS[0],
+                        "--port", str(self._port), "--webui-port", "0")  # fmt: skip
             for host in _HOSTS:
                 self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", "16",
                             "--memory", "8g", "--webui-port", "0", "--work-dir", str(self._directory / f"work-{host}"),
