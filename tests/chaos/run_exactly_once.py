@@ -187,9 +187,11 @@ def one_round(
     cluster_share: float = 0.2,
     only: str | None = None,
     has_broker_faults: bool = True,
+    archive: Path | None = None,
 ) -> Outcome:
     """Runs one cluster and its queries, from start to verdict. A failed round keeps its directory. ``cluster_share``:
-    the share of drivers whose executors are processes of their own."""
+    the share of drivers whose executors are processes of their own. ``archive``: where an earlier round kept Spark's
+    classes, or this one shall (`CopyQuery.archive_classes`)."""
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-once-"))
     outcome = Outcome()
     without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
@@ -200,7 +202,7 @@ def one_round(
         with Admin(servers) as admin:
             for topic, partitions in ((SOURCE, PARTITIONS), (TARGET, OUTPUT_PARTITIONS)):
                 admin.create_topic(topic, partitions=partitions, replication_factor=3)
-        archive = directory / "spark.jsa"
+        archive = archive if archive is not None else directory / "spark.jsa"
         spark_cluster = None
         if cluster_share > 0:
             (directory / "spark").mkdir()
@@ -226,7 +228,8 @@ def one_round(
         rows.start()
         for copy in copies:
             stack.callback(copy.close)
-        copies[0].archive_classes(archive)
+        if not archive.exists():
+            copies[0].archive_classes(archive)
         for copy in copies:
             copy.start()
         faults = Faults(cluster, TARGET, OUTPUT_PARTITIONS, rng)
@@ -372,6 +375,7 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=2)
     parser.add_argument("--cluster-share", type=float, default=0.2, help="of the drivers whose executors are processes")
     parser.add_argument("--calm", action="store_true", help="brokers and ZooKeeper are left alone")
+    parser.add_argument("--archive", type=Path, default=None, help="keep Spark's classes in this file for later runs")
     parser.add_argument("--only", default=None, help="only faults of brokers whose name holds this (FAULT= of make)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -387,6 +391,7 @@ def main() -> int:
         cluster_share=arguments.cluster_share,
         only=arguments.only,
         has_broker_faults=not arguments.calm,
+        archive=arguments.archive,
     )
     print("\n".join(outcome.lines()))
     print(f"seed {seed}")
