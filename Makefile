@@ -27,12 +27,13 @@ JOBS ?= 3
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
-.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups bench clean
+.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups \
+	chaos-exactly-once bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
 	@echo
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 28
 
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
@@ -74,6 +75,10 @@ chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= n
 
 chaos-groups: $(READY)  ## a consumer group over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_groups --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
+
+chaos-exactly-once: $(READY)  ## Spark's drivers die at every line of the sink, over brokers that fail, likewise
+	$(PY) -m tests.chaos.run_exactly_once --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FAULT),--only '$(FAULT)')
 
 bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
 	$(PY) -m bench

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.records import GroupMetadata
@@ -100,6 +101,36 @@ def test_reader_of_uncommitted_records_gets_all(topic: str) -> None:
             wait_until(has_all, "all records are read", LIMIT_S)
         producer.abort_transaction()
     assert committed(topic) == []
+
+
+def test_reader_comes_to_the_end_of_a_log_that_ends_with_no_record_for_it(topic: str) -> None:
+    """W19: a transaction's end is an offset without a record, as is what was aborted; a group's lag becomes 0."""
+    at = TopicPartition(topic, 0)
+    with Producer(transactional_id=topic) as producer:
+        for is_committed in (True, False):
+            producer.begin_transaction()
+            producer.send(topic, b"v", partition=0)
+            producer.flush()
+            producer.commit_transaction() if is_committed else producer.abort_transaction()
+    with Admin() as admin:
+
+        def all_has_ended() -> bool:
+            partition = admin.describe_topic(topic).partitions[0]
+            return partition.high_watermark == partition.last_stable_offset == 6
+
+        wait_until(all_has_ended, "both transactions have ended", LIMIT_S)
+        for isolation in ("read_committed", "read_uncommitted"):
+            group = f"{topic}-{isolation}"
+            with Consumer(
+                group_id=group, isolation_level=isolation, auto_offset_reset="earliest", enable_auto_commit=False
+            ) as consumer:
+                consumer.assign([at])
+                deadline = Deadline(LIMIT_S)
+                while consumer.position(at) < 6 and not deadline.expired:
+                    consumer.poll(0.2)
+                assert (consumer.position(at), consumer.lag(at)) == (6, 0)
+                consumer.commit()
+            assert admin.list_group_offsets(group)[at].lag == 0
 
 
 def test_second_producer_of_an_id_takes_over_and_fences_the_first(topic: str) -> None:
