@@ -32,8 +32,13 @@ from broker_runtime.contract.requests import (
     make_decoders,
 )
 
-TransactionalId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"^[^/\x00-\x1f\x7f-\x9f]+$")]
+TransactionalId = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=255, pattern="^[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]+$")
+]
+"""As ZooKeeper allows the names of znodes."""
 RunId = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Attempt = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 BatchId = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 ProducerIds = tuple[Int64, Int64]
@@ -47,20 +52,22 @@ class TransactionIdentity(Message, frozen=True, kw_only=True):
     """Beside the first frame of a transaction in each partition. See `TransactionBegin`."""
 
     transactional_id: TransactionalId
-    epoch: Int64
+    epoch: Epoch
     batch_id: BatchId
     run_id: RunId
-    attempt: Int64 = -1
+    attempt: Attempt = -1
 
 
 class BeginTransactionRequest(Request, frozen=True, kw_only=True):
     """``run_id``: of the process that has the transactional id, unique for each. One that was never seen takes over
-    from the one before. ``timeout_ms``: how long a transaction of the id may stay open. ``keep_ms``: how long the id is
-    remembered after its last use."""
+    from the one before. ``epoch``: that the run was given before, -1 if it begins for the first time: one that has
+    begun before takes over from nobody. ``timeout_ms``: how long a transaction of the id may stay open. ``keep_ms``:
+    how long the id is remembered after its last use."""
 
     transactional_id: TransactionalId
     run_id: RunId
     batch_id: Annotated[int, msgspec.Meta(ge=NEXT_BATCH, le=2**62)] = NEXT_BATCH
+    epoch: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=2**40)] = 60_000
     keep_ms: Annotated[int, msgspec.Meta(ge=1, le=2**40)] = 30 * 86_400_000
 
@@ -103,7 +110,7 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
 
     transactional_id: TransactionalId
     run_id: RunId
-    epoch: Int64
+    epoch: Epoch
     batch_id: BatchId
     is_commit: bool
     producer_ids: Annotated[tuple[ProducerIds, ...], msgspec.Meta(max_length=MOST_IN_ONE)] = ()

@@ -397,18 +397,24 @@ class Partition:
         self.complete(pending, acks=ACKS_ALL, timeout_s=timeout_s)
 
     def delete_records(self, offset: int | None, *, timeout_s: float) -> int:
-        """Moves the log's start up to ``offset`` (None: the high watermark), here and on all in-sync replicas, so that
-        the records stay deleted whichever replica leads next. Returns the log's start.
+        """Moves the log's start up to ``offset`` (None: the last stable offset), here and on all in-sync replicas, so
+        that the records stay deleted whichever replica leads next. Returns the log's start.
 
         Also waits for the `Leadership.eligible` replicas, which may be in sync again. Blocks up to ``timeout_s``, even
         while another thread has the partition or its log, then raises `RequestTimedOutError`: the records are deleted
         here (unless another thread had the log all the time), and on each other replica when that one next fetches.
-        Raises as `require_leader`, `OffsetOutOfRangeError` above the high watermark, `NotLeaderOrFollowerError` if the
-        leadership ends meanwhile, `LogStorageError`.
+        Raises as `require_leader`, `OffsetOutOfRangeError` above the last stable offset, `NotLeaderOrFollowerError` if
+        the leadership ends meanwhile, `LogStorageError`.
         """
         deadline = Deadline(timeout_s)
         led = self._require_led()
-        offset = self.high_watermark if offset is None else offset
+        stable = self.last_stable_offset  # never falls while this broker leads
+        if offset is not None and offset > stable:
+            raise OffsetOutOfRangeError(
+                f"records of {self} can be deleted up to the last stable offset, {stable}, not to {offset}: what is "
+                "behind it is not committed, or belongs to a transaction that is open (pylog txn list)"
+            )
+        offset = stable if offset is None else offset
         start = self.log.delete_records(offset, max(_LAST_BUSY_S, timeout_s))
         self.announce()
 

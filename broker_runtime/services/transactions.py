@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Final
 
 from broker_runtime.contract.errors import (
     InvalidRequestError,
@@ -17,6 +16,7 @@ from broker_runtime.contract.errors import (
     PylogError,
 )
 from broker_runtime.contract.events import event
+from broker_runtime.contract.model import TRANSACTIONAL_ID_RULE, is_transactional_id
 from broker_runtime.contract.requests import (
     MOST_ENTRIES,
     Empty,
@@ -52,8 +52,6 @@ from broker_runtime.zookeeper.session import Operation
 from broker_runtime.zookeeper.znodes import DecidedPartitions, TransactionRecord
 
 _logger = logging.getLogger(__name__)
-
-_NO_IDS: Final = (".", "..")
 
 
 class TransactionService:
@@ -93,6 +91,7 @@ class TransactionService:
             request.transactional_id,
             run_id=request.run_id,
             batch_id=request.batch_id,
+            epoch=request.epoch,
             timeout_ms=request.timeout_ms,
             keep_ms=request.keep_ms,
         )
@@ -236,8 +235,8 @@ class TransactionService:
 
 
 def _check_id(transactional_id: str) -> None:
-    if transactional_id in _NO_IDS:
-        raise InvalidRequestError(f"{transactional_id!r} is no transactional id: ZooKeeper has no such names")
+    if not is_transactional_id(transactional_id):
+        raise InvalidRequestError(f"{transactional_id!r} is no transactional id: {TRANSACTIONAL_ID_RULE}")
 
 
 def _info(name: str, record: TransactionRecord) -> TransactionalIdInfo:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from broker_runtime.contract.errors import InvalidTxnStateError, ProducerFencedError
+from broker_runtime.contract.errors import ConcurrentTransactionsError, InvalidTxnStateError, ProducerFencedError
 from broker_runtime.contract.events import event
 from broker_runtime.transactions import transactional_id as machine
 from broker_runtime.zookeeper.guarded import Guard, Planned, barrier, change
@@ -30,6 +30,8 @@ from broker_runtime.zookeeper.znodes import (
 )
 
 _REMEMBERED: Final = 10_000
+_LARGEST_RECORD: Final = 400 << 10
+"""Bytes of a record with several unfinished decisions: what else may be written into it still fits into a znode."""
 _FRESH_MS: Final = 500
 """How old a record may be by which a partition lets a transaction begin. One that should not have begun holds readers
 back until it is ended, and changes no outcome."""
@@ -57,7 +59,9 @@ class TransactionCoordinator:
 
     # --- attempts ---------------------------------------------------------------------------------------------
 
-    def begin(self, name: str, *, run_id: str, batch_id: int, timeout_ms: int, keep_ms: int) -> tuple[int, int, bool]:
+    def begin(
+        self, name: str, *, run_id: str, batch_id: int, epoch: int = -1, timeout_ms: int, keep_ms: int
+    ) -> tuple[int, int, bool]:
         """An attempt begins: (epoch, batch id, whether the batch has been decided). Raises as `machine.begin`."""
 
         def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[tuple[int, int, bool], _New]:
@@ -66,6 +70,7 @@ class TransactionCoordinator:
                 name,
                 run_id=run_id,
                 batch_id=batch_id,
+                epoch=epoch,
                 timeout_ms=timeout_ms,
                 keep_ms=keep_ms,
                 now_ms=self._wall_ms(),
@@ -247,6 +252,11 @@ class TransactionCoordinator:
             if new is None or new == present:
                 return Planned(result)
             data = to_json(new)
+            if len(data) > _LARGEST_RECORD and new.unfinished[:-1]:
+                raise ConcurrentTransactionsError(
+                    f"what is not finished of transactional id {name!r} and this decision make {len(data)} bytes, more "
+                    f"than the {_LARGEST_RECORD} that ZooKeeper takes of an id. Try again"
+                )
             own: Operation = Create(path, data) if node is None else Set(path, data, node.version)
             return Planned(result, [own, *beside()])
 

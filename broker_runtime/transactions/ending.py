@@ -61,15 +61,20 @@ class TransactionEnding:
         names = sorted(by_id)
         try:
             records = self._coordinator.read_all(names) if names else []
-            for name, record in zip(names, records, strict=True):
-                record = self._without_late(name, record, by_id[name])
-                for partition in dict.fromkeys(partition for partition, _ in by_id[name]):
-                    self._end(partition, name, record)
-            deadline = Deadline(_COMPLETE_S, clock=self._clock)
-            for partition in dict.fromkeys(partition for partition, _ in found):
-                self._complete(partition, deadline)
         except PylogError as error:
             event(_logger, "end transactions", level=logging.WARNING, error=error)
+            return
+        for name, record in zip(names, records, strict=True):
+            try:
+                record = self._without_late(name, record, by_id[name])
+            except PylogError as error:  # what is wrong with one id holds up no other
+                event(_logger, "end transactions", level=logging.WARNING, transactional_id=name, error=error)
+                continue
+            for partition in dict.fromkeys(partition for partition, _ in by_id[name]):
+                self._end(partition, name, record)
+        deadline = Deadline(_COMPLETE_S, clock=self._clock)
+        for partition in dict.fromkeys(partition for partition, _ in found):
+            self._complete(partition, deadline)
 
     def finish(self, name: str, *, epoch: int, batch_id: int, partitions: Sequence[Partition | None]) -> list[bool]:
         """By partition: whether all is ended, on all in-sync replicas, that is over by the decision about this batch.

@@ -144,7 +144,7 @@ class TransactionFinishing:
         return have_all
 
     def _by_leader(self, decision: DecisionRecord) -> Mapping[int | None, list[PartitionKey]]:
-        """The decision's partitions by their leaders; those of topics that are gone are left out: nobody reads them."""
+        """The decision's partitions by their leaders, without those that do not exist, or whose topics are gone."""
         cluster = self._cluster()
         found: dict[int | None, list[PartitionKey]] = {}
         for each in decision.partitions:
@@ -153,6 +153,8 @@ class TransactionFinishing:
             if is_gone or (topic is None and self._is_deleted(each.topic, each.topic_id)):
                 continue
             for number in each.partitions:
+                if topic is not None and number >= len(topic.record.assignment):
+                    continue
                 present = topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
                 leader = None if present is None else present.state.leader
                 key = PartitionKey(topic=each.topic, partition=number, topic_id=each.topic_id)

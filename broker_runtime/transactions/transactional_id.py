@@ -14,7 +14,8 @@ Pure: a record as it is in ZooKeeper goes in, and the record to be written comes
 Every other event in a state is refused by an error that says why. Rules:
 
 - A run takes the transactional id over when it first begins something, and from then on nothing of the runs before it
-  can be decided. Run ids have no order: the last ones are remembered (`EARLIER_RUNS`).
+  can be decided. Run ids have no order: the last ones are remembered (`EARLIER_RUNS`), and whoever has begun before
+  says so.
 - Batches are decided in rising order, gaps allowed. The decision names the producer ids that are committed. All other
   transactions of that batch and those before are aborted by it.
 - A decision is kept until all partitions know it, and the last one for good. `MOST_UNFINISHED` are kept at most.
@@ -41,7 +42,7 @@ from broker_runtime.log import Outcomes
 from broker_runtime.zookeeper.znodes import DecidedPartitions, DecisionRecord, TransactionRecord
 
 MOST_UNFINISHED: Final = 5
-EARLIER_RUNS: Final = 16
+EARLIER_RUNS: Final = 64
 MOST_ABORTED: Final = 1_000
 """Ranges of aborted producer ids; where there would be more, the epoch rises, which aborts all that is open."""
 
@@ -91,11 +92,13 @@ def begin(
     *,
     run_id: str,
     batch_id: int,
+    epoch: int = -1,
     timeout_ms: int,
     keep_ms: int,
     now_ms: int,
 ) -> Begun:
     """An attempt of ``run_id`` begins to work on a batch (`NEXT_BATCH`: the one after the last that was decided).
+    ``epoch``: that the run was given when it began before; -1: it did not.
 
     Raises `ProducerFencedError` if another run has taken over since, `CheckpointBehindSinkError` for a batch before the
     last that was decided: then nobody is taken over from.
@@ -106,7 +109,7 @@ def begin(
     last = last_batch(record)
     if batch_id == NEXT_BATCH:
         batch_id = last + 1
-    if run_id != record.run_id and run_id in record.earlier_runs:
+    if run_id != record.run_id and (run_id in record.earlier_runs or epoch >= 0):
         raise _fenced(name, record, run_id)
     if batch_id < last:
         raise _behind(name, batch_id, last)

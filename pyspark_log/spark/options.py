@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import InvalidConfigError, OptionError
-from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name
+from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name, is_transactional_id
 from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, resolve
 from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, parse_assignment, parse_offset_limit
 from pyspark_log.spark.option_table import REPLAY_DIFFERS, SortedOptions, sort_options
@@ -160,8 +160,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     topic, app_id, version = own.get("topic"), own.get("txnAppId"), own.get("txnVersion")
     if (app_id is None) != (version is None):
         raise OptionError("txnAppId and txnVersion say together which write it is: give both, or neither")
-    if app_id is not None and (not 1 <= len(app_id) <= 200 or "/" in app_id or not app_id.isprintable()):
-        raise OptionError(f"txnAppId must have 1 to 200 printable characters, without '/', got '{app_id}'")
+    if app_id is not None and (len(app_id) > 200 or not is_transactional_id(app_id)):
+        raise OptionError(f"txnAppId must have 1 to 200 printable characters up to U+FFEF, without '/', got '{app_id}'")
     number = None if version is None else _parse_integer(own, "txnVersion", default=0)
     if number is not None and not 0 <= number < 1 << 62:
         raise OptionError(f"txnVersion must be 0 or positive, got '{version}'")

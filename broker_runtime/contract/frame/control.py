@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
-from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError
 from broker_runtime.contract.frame.directory import Chunk, directory_size, pack_directory, padded
 from broker_runtime.contract.frame.header import HEADER_BYTES, Buffer, FrameHeader, pack_header, parse_header
 
@@ -97,8 +97,12 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Control]]] = {
 
 def encode_control(control: Control, *, now_ms: int, producer_id: int = -1, producer_epoch: int = -1) -> pa.Buffer:
     """The frame of ``control``, unstamped, in newly allocated memory. ``producer_id``, ``producer_epoch``: of the
-    transaction that begins."""
+    transaction that begins. Raises `InvalidRequestError` for values that a control frame cannot have."""
     body = msgspec.msgpack.encode(control)
+    try:
+        _DECODERS[_NUMBERS[type(control)]].decode(body)  # what cannot be read must not get into a log
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"{control!r:.300} cannot be a control frame: {error}") from None
     length = padded(_PREFIX.size + len(body))
     chunk = (_PREFIX.pack(_NUMBERS[type(control)], len(body)) + body).ljust(length, b"\0")
     directory = pack_directory([Chunk(length, crc32c(chunk), length, 0)], (), ())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.model import TRANSACTIONAL_ID_RULE, is_transactional_id
 from broker_runtime.contract.settings.definitions import (
     BOOTSTRAP_VARIABLE,
     CLASSES,
@@ -172,7 +173,5 @@ def _fit_producer(given: Mapping[str, object], values: dict[str, Any]) -> None:
         return
     if not values["enable_idempotence"]:
         raise InvalidConfigError(f"transactional.id={name!r} needs acks=all and enable.idempotence=true")
-    if not 1 <= len(name) <= 255 or name in (".", "..") or "/" in name or not name.isprintable():
-        raise InvalidConfigError(
-            f"transactional.id={name!r}: 1 to 255 printable characters are allowed, without '/', and not '.' or '..'"
-        )
+    if not is_transactional_id(name):
+        raise InvalidConfigError(f"transactional.id={name!r}: {TRANSACTIONAL_ID_RULE}")

@@ -193,6 +193,14 @@ class Producer(forking.Forkable):
 
     # --- transactions -----------------------------------------------------------------------------------------
 
+    def init_transactions(self) -> None:
+        """Takes the ``transactional_id`` over now, and not with the first transaction: from the producer that had it
+        before, whose open transaction is aborted. Worth calling before anything is read that transactions depend on.
+
+        Raises as `begin_transaction`.
+        """
+        self.transaction_manager().init()
+
     def begin_transaction(self) -> None:
         """Begins a transaction: what is sent from now on becomes visible when it is committed, all of it or nothing.
 

@@ -89,6 +89,7 @@ class TransactionManager:
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._run_id = uuid.uuid4().hex
+        self._begun: tuple[str, int] = ("", -1)  # the run that began last, and its epoch
         self._identity: TransactionIdentity | None = None
         self._group: GroupCommit | None = None
         self._error: PylogError | None = None  # why the state is ABORTABLE or FATAL
@@ -115,20 +116,34 @@ class TransactionManager:
             raise ProducerFencedError(text) from self._error
         raise ClientStateError(text) from self._error
 
-    def begin(self) -> None:
-        """See `Producer.begin_transaction`."""
+    def init(self) -> None:
+        """See `Producer.init_transactions`."""
         self.require("begin")
-        request = BeginTransactionRequest(
-            transactional_id=self._transactional_id,
-            run_id=self._run_id,
-            batch_id=NEXT_BATCH,
-            timeout_ms=self._timeout_ms,
-        )
+        request = self._next_batch()
         try:
-            self._begin(request, attempt=-1)
+            begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
         except ProducerFencedError as error:
             self.fail(error)
             raise
+        self._begun = (request.run_id, begun.epoch)
+
+    def begin(self) -> None:
+        """See `Producer.begin_transaction`."""
+        self.require("begin")
+        try:
+            self._begin(self._next_batch(), attempt=-1)
+        except ProducerFencedError as error:
+            self.fail(error)
+            raise
+
+    def _next_batch(self) -> BeginTransactionRequest:
+        return BeginTransactionRequest(
+            transactional_id=self._transactional_id,
+            run_id=self._run_id,
+            batch_id=NEXT_BATCH,
+            epoch=self._epoch_of(self._run_id),
+            timeout_ms=self._timeout_ms,
+        )
 
     def begin_attempt(self, *, run_id: str, batch_id: int, attempt: int, timeout_ms: int, keep_ms: int) -> bool:
         """Begins one of the transactions of a batch that is decided elsewhere; False: it has been decided, and nothing
@@ -138,6 +153,7 @@ class TransactionManager:
             transactional_id=self._transactional_id,
             run_id=run_id,
             batch_id=batch_id,
+            epoch=self._epoch_of(run_id),
             timeout_ms=timeout_ms,
             keep_ms=keep_ms,
         )
@@ -156,6 +172,7 @@ class TransactionManager:
 
     def _begin(self, request: BeginTransactionRequest, *, attempt: int) -> bool:
         begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
+        self._begun = (request.run_id, begun.epoch)
         self._identity = TransactionIdentity(
             transactional_id=self._transactional_id,
             epoch=begun.epoch,
@@ -167,6 +184,10 @@ class TransactionManager:
         self._numbering.begin_transaction(self._identity, begun.producer_id)
         self.state = TransactionState.OPEN
         return not begun.is_decided
+
+    def _epoch_of(self, run_id: str) -> int:
+        last_run_id, epoch = self._begun
+        return epoch if run_id == last_run_id else -1
 
     def add_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
         """See `Producer.send_offsets_to_transaction`."""

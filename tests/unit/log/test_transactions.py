@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import pytest
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
+    InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
     UnknownProducerIdError,
@@ -25,6 +28,7 @@ from broker_runtime.contract.frame import (
     verify_frame,
     visible_frames,
 )
+from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.log import Outcomes, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import read_file
@@ -249,6 +253,32 @@ def test_follower_has_the_same_transactions() -> None:
         assert follower.open_transactions() == log.open_transactions()
         assert follower.last_stable_offset == log.last_stable_offset
         assert visible(follower) == visible(log) == run.visible()
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        TransactionBegin(transactional_id="a", epoch=0, batch_id=0, attempt=-2),
+        TransactionBegin(transactional_id="a" * 2000, epoch=0, batch_id=0),
+        TransactionBegin(transactional_id="a", epoch=2**63, batch_id=0),
+        TransactionEnd(transactional_id="a", epoch=0, batch_id=-2, last_stable_offset=0),
+    ],
+)
+def test_control_frame_that_could_not_be_read_is_not_written(control: TransactionBegin | TransactionEnd) -> None:
+    """One in a log would make all of it unreadable."""
+    with pytest.raises(InvalidRequestError, match="cannot be a control frame"):
+        encode_control(control, now_ms=1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempt": -2}, {"epoch": -1}, {"batch_id": -1}, {"transactional_id": "a\U0001f680"}]
+)
+def test_request_names_no_transaction_that_no_frame_can_have(wrong: dict[str, Any]) -> None:
+    fields = {"transactional_id": "a", "epoch": 0, "batch_id": 0, "run_id": "r", "attempt": -1}
+    identity = msgspec.convert(fields, TransactionIdentity)
+    assert identity.attempt == -1
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(fields | wrong, TransactionIdentity)
 
 
 def test_damaged_control_frame_of_a_leader_is_refused() -> None:

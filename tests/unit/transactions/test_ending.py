@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import (
+    ConcurrentTransactionsError,
+    InvalidRequestError,
     InvalidTxnStateError,
+    OffsetOutOfRangeError,
     ProducerFencedError,
     ZooKeeperUnavailableError,
 )
@@ -55,12 +60,14 @@ class Cluster:
         assert not is_decided
         return epoch, batch_id
 
-    def write(self, producer_id: int, epoch: int, batch_id: int, *, rows: int = 2, partition: int = 0) -> int:
+    def write(
+        self, producer_id: int, epoch: int, batch_id: int, *, rows: int = 2, partition: int = 0, name: str = "sink"
+    ) -> int:
         """The first frame of a transaction in a partition, committed by replication. Returns its first offset."""
         batch = pa.record_batch({"value": pa.array([b"v"] * rows)})
         frame = bytearray(encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True))
         number_frame(frame, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
-        begin = TransactionBegin(transactional_id="sink", epoch=epoch, batch_id=batch_id)
+        begin = TransactionBegin(transactional_id=name, epoch=epoch, batch_id=batch_id)
         hosted = self.hosted.partitions[partition]
         pending = hosted.append([memoryview(frame)], acks=-1, leader_epoch=-1, now_ms=self.now_ms, begin=begin)
         hosted.complete(pending, acks=-1, timeout_s=0)
@@ -211,6 +218,54 @@ def test_nothing_known_of_an_id_is_no_decision_and_is_made_one() -> None:
     record = cluster.coordinator.read("sink")
     assert record is not None
     assert record.epoch > epoch
+
+
+def test_id_that_cannot_be_changed_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with one is its own: its record may be too large for ZooKeeper."""
+    cluster = Cluster()
+    for name, producer_id in (("a", 1), ("sink", 7)):
+        epoch, batch_id, _ = cluster.coordinator.begin(
+            name, run_id="r1", batch_id=-1, timeout_ms=LIMIT_MS, keep_ms=DAY_MS
+        )
+        cluster.write(producer_id, epoch, batch_id, name=name)
+    real = TransactionCoordinator.abort_producers
+
+    def abort_producers(self: TransactionCoordinator, name: str, *args: Any, **fields: Any) -> Any:
+        if name == "a":
+            raise InvalidRequestError("too large")
+        return real(self, name, *args, **fields)
+
+    monkeypatch.setattr(TransactionCoordinator, "abort_producers", abort_producers)
+    cluster.now_ms += LIMIT_MS + 1
+    cluster.ending.step()
+    assert [opened.begin.transactional_id for _, opened in cluster.ending.open_here()] == ["a"]
+
+
+def test_decisions_that_do_not_fit_into_a_znode_wait_for_each_other() -> None:
+    """What is written about an id later, as that it was aborted, must still fit."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.decide(epoch, batch_id, *range(10**6, 10**6 + 20_000, 2))
+    epoch, batch_id = cluster.begin()
+    with pytest.raises(ConcurrentTransactionsError, match="Try again"):
+        cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
+    cluster.coordinator.finish("sink", batch_id - 1)
+    assert not cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
+
+
+def test_records_are_deleted_up_to_the_last_stable_offset() -> None:
+    """A replica that begins behind it would not know of the transaction, and show what was never committed."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    partition = cluster.hosted.partitions[0]
+    with pytest.raises(OffsetOutOfRangeError, match="up to the last stable offset, 0, not to 2"):
+        partition.delete_records(2, timeout_s=0)
+    assert partition.delete_records(None, timeout_s=0) == 0
+    cluster.decide(epoch, batch_id, 7)
+    cluster.ending.step()
+    assert partition.delete_records(2, timeout_s=0) == 2
+    assert partition.delete_records(None, timeout_s=0) == 4
 
 
 def test_nothing_ends_while_zookeeper_is_away() -> None:

@@ -101,6 +101,19 @@ def test_run_that_was_taken_over_is_refused() -> None:
         decide(record, 0, [(1, 1)], epoch=0)
 
 
+def test_run_that_has_begun_before_takes_over_from_nobody_however_long_ago_that_was() -> None:
+    """Those that are remembered are the last ones; whoever knows its epoch is not new."""
+    record = begin(None, "zombie").record
+    for number in range(machine.EARLIER_RUNS + 1):
+        record = begin(record, f"r{number}").record
+    assert "zombie" not in record.earlier_runs
+    with pytest.raises(ProducerFencedError):
+        machine.begin(
+            record, "a", run_id="zombie", batch_id=NEXT_BATCH, epoch=0, timeout_ms=1000, keep_ms=DAY_MS, now_ms=0
+        )
+    assert begin(record, "new").record.epoch == record.epoch + 1
+
+
 def test_two_runs_that_alternate_do_not_take_over_from_each_other() -> None:
     """Two live drivers on one copied checkpoint: the second one has it, and the first one learns that at once."""
     record = begin(begin(None, "r1").record, "r2").record
