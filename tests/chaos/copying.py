@@ -36,6 +36,7 @@ ROOT: Final = Path(__file__).parents[2]
 AT_RANDOM: Final = "at a random time"
 FROZEN: Final = "frozen, replaced, thawed"
 FRUGAL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WAYS_TO_DIE: Final = (*sink_hooks.POINTS, AT_RANDOM, AT_RANDOM, AT_RANDOM, FROZEN)
 _LOCAL: Final = "local[2,4]"  # a task may fail three times
 _SPARK: Final = {
     "spark.ui.enabled": "false",
@@ -106,15 +107,16 @@ class Plan:
 class Plans:
     """Deals ways to die: none comes again before all others were dealt."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, only: str | None = None) -> None:
+        """``only``: those whose names hold this."""
         self._rng = rng
+        self._names = [name for name in WAYS_TO_DIE if only is None or only in name]
         self._deck: list[str] = []
 
     def next(self) -> Plan:
         """The next one."""
         if not self._deck:
-            self._deck = [*sink_hooks.POINTS, AT_RANDOM, AT_RANDOM, AT_RANDOM, FROZEN]
-            self._rng.shuffle(self._deck)
+            self._deck = self._rng.sample(self._names, len(self._names))
         return self._plan(self._deck.pop())
 
     def _plan(self, name: str) -> Plan:
@@ -256,10 +258,11 @@ class CopyQuery(threading.Thread):
         archive: Path | None,
         spark_cluster: tuple[str, Mapping[str, str]] | None,
         cluster_share: float,
+        only: str | None,
         rng: random.Random,
     ) -> None:
-        """``archive``: see `archive_classes`. ``spark_cluster``: a master, and settings for its drivers;
-        ``cluster_share`` of the drivers use it."""
+        """``only``: of the ways to die, those whose names hold this. ``archive``: see `archive_classes`.
+        ``spark_cluster``: a master, and settings for its drivers; ``cluster_share`` of the drivers use it."""
         super().__init__(name=f"query {name}", daemon=True)
         directory.mkdir()
         self.query = name
@@ -269,7 +272,7 @@ class CopyQuery(threading.Thread):
         self._spark_cluster = spark_cluster
         self._cluster_share = cluster_share
         self._rng = rng
-        self._plans = Plans(rng)
+        self._plans = Plans(rng, only)
         self._environment = spark_environment(directory, _java_with(archive))
         servers_option = {"pylog.bootstrap.servers": servers}
         self._given: dict[str, Any] = {
@@ -449,7 +452,8 @@ class CopyQuery(threading.Thread):
         (Java's class data sharing): later drivers start with half of the processor time. Before `start`."""
         java = f"{FRUGAL_JAVA} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
         environment = spark_environment(self._directory, java)
-        driver = self._new(self._given, has_executors=False, environment=environment)
+        at_once = {**self._given["source"], "maxOffsetsPerTrigger": str(1 << 40)}
+        driver = self._new({**self._given, "source": at_once}, has_executors=False, environment=environment)
         driver.wait_until_ready()
         driver.go({"availableNow": True})
         if driver.wait(_FINAL_LIMIT_S) != 0:
