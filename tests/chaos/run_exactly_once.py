@@ -82,7 +82,8 @@ class Outcome:
             f"never: {', '.join(deaths.never) or 'none'}",
             f"drivers that ended by themselves: {ended or 'none'}",
             f"faults of brokers and ZooKeeper: {of_brokers or 'none'}",
-            f"faults of Spark's workers: {of_spark or 'none'}; tasks speculated {did['speculated']}",
+            f"faults of Spark's workers: {of_spark or 'none'}; tasks speculated {did['speculated']}, "
+            f"attempts after a first one {did['attempted again']}",
             f"batches decided {did['decided']}, replayed {did['replayed']}; attempts prepared {did['prepared']}, "
             f"that found their batch decided {did['counted']} ({deaths.rows['counted']:,} rows counted)",
             f"input {self.input_rows:,} rows; output: written {self.written_rows:,}, "
