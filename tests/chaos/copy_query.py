@@ -33,6 +33,8 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel("org.apache.spark.scheduler.TaskSetManager", log4j.Level.INFO)
     jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     tell_pids([jvm.pid, os.getpid()])
     deadline_s = time.monotonic() + _LIMIT_S

@@ -33,7 +33,7 @@ from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.errors import PylogError
 from tests.chaos.catalogue import Machine, catalogue, named
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.copying import CopyQuery, Deaths, spark_environment
+from tests.chaos.copying import WAYS_TO_DIE, CopyQuery, Deaths, spark_environment
 from tests.chaos.exactly_once_verdict import Row, differences, judge
 from tests.chaos.faults import Fault, Faults
 from tests.chaos.run import mend
@@ -82,7 +82,8 @@ class Outcome:
             f"never: {', '.join(deaths.never) or 'none'}",
             f"drivers that ended by themselves: {ended or 'none'}",
             f"faults of brokers and ZooKeeper: {of_brokers or 'none'}",
-            f"faults of Spark's workers: {of_spark or 'none'}; tasks speculated {did['speculated']}",
+            f"faults of Spark's workers: {of_spark or 'none'}; tasks speculated {did['speculated']}, "
+            f"attempts after a first one {did['attempted again']}",
             f"batches decided {did['decided']}, replayed {did['replayed']}; attempts prepared {did['prepared']}, "
             f"that found their batch decided {did['counted']} ({deaths.rows['counted']:,} rows counted)",
             f"input {self.input_rows:,} rows; output: written {self.written_rows:,}, "
@@ -192,10 +193,15 @@ def one_round(
     """Runs one cluster and its queries, from start to verdict. A failed round keeps its directory. ``cluster_share``:
     the share of drivers whose executors are processes of their own. ``archive``: where an earlier round kept Spark's
     classes, or this one shall (`CopyQuery.archive_classes`)."""
+    without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
+    kinds = [each for each in without_disks if each.name in BROKER_FAULTS]
+    is_way_to_die = only is not None and any(only in name for name in WAYS_TO_DIE)
+    if is_way_to_die:
+        has_broker_faults = False
+    else:
+        kinds = named(kinds, only)
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-once-"))
     outcome = Outcome()
-    without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
-    kinds = named([each for each in without_disks if each.name in BROKER_FAULTS], only)
     with ExitStack() as stack:
         cluster = stack.enter_context(ChaosCluster(brokers=3, zookeepers=zookeepers, directory=directory))
         servers = cluster.proxied_servers
@@ -220,6 +226,7 @@ def one_round(
                 archive=archive,
                 spark_cluster=spark_cluster,
                 cluster_share=cluster_share,
+                only=only if is_way_to_die else None,
                 rng=random.Random(rng.randrange(1 << 32)),
             )
             for number in range(queries)
@@ -376,7 +383,7 @@ def main() -> int:
     parser.add_argument("--cluster-share", type=float, default=0.2, help="of the drivers whose executors are processes")
     parser.add_argument("--calm", action="store_true", help="brokers and ZooKeeper are left alone")
     parser.add_argument("--archive", type=Path, default=None, help="keep Spark's classes in this file for later runs")
-    parser.add_argument("--only", default=None, help="only faults of brokers whose name holds this (FAULT= of make)")
+    parser.add_argument("--only", default=None, help="only points and faults whose name holds this")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

@@ -252,6 +252,11 @@ def _with_lost_answer(directory: Path, act: Callable[..., Any]) -> Callable[...,
 def _noting_attempts(directory: Path, write_attempt: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write_attempt)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            _note(directory, "attempted again", 0)
         written = write_attempt(*args, **kwargs)
         if written.result is not None:
             _note(directory, "prepared" if written.result.producer_id >= 0 else "counted", written.rows)
