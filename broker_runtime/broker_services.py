@@ -59,6 +59,7 @@ def make_services(
         registry,
         require_given_out=producer_ids.require_given_out,
         require_may_begin=transactions.require_may_begin,
+        forget_if_anew=transactions.forget_if_anew,
     )
     read = ReadService(registry, budget=answers)
     metadata = MetadataService(

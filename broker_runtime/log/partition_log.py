@@ -52,7 +52,7 @@ from broker_runtime.log.log_state import (
 )
 from broker_runtime.log.reading import LogSlice, SegmentView, TimeLookup
 from broker_runtime.log.recovery import StartState
-from broker_runtime.log.transactions import OpenTransaction, Outcomes
+from broker_runtime.log.transactions import KnownId, OpenTransaction, Outcomes
 
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
@@ -304,6 +304,16 @@ class PartitionLog:
                 return replace(result, base_offset=result.base_offset + 1)
         self._require_stored(verified[0], duplicate)
         return duplicate
+
+    def known_transactional_id(self, name: str) -> KnownId | None:
+        """What is remembered of a transactional id; None: nothing."""
+        with self._state.using("look up a transactional id"):
+            return self._state.producers.transactions.known.get(name)
+
+    def forget_transactional_id(self, name: str) -> None:
+        """For who knows that the id begins anew: what is remembered of it refuses nothing any more."""
+        with self._state.using("forget a transactional id"):
+            self._state.producers.transactions.known.pop(name, None)
 
     def end_transactions(
         self, outcomes: Outcomes, *, leader_epoch: int, now_ms: int, timeout_s: float = -1

@@ -13,7 +13,8 @@ Rules:
   and outcomes may arrive late, twice, or in any order.
 - A log ends transactions only by outcomes that their coordinator has recorded (`Outcomes`).
 - What is remembered of a transactional id outlives its transactions, so that a frame that was sent long ago cannot
-  begin one that has ended, or one of a run that another has taken over from. It is forgotten like a producer.
+  begin one that has ended, or one of a run that another has taken over from. It is forgotten like a producer, and where
+  the id's coordinator has forgotten it and begins anew: a `TransactionBegin` that contradicts it.
 """
 
 from __future__ import annotations
@@ -143,6 +144,9 @@ class Transactions:
 
     def begin(self, header: FrameHeader, begin: TransactionBegin, log_time_ms: int) -> None:
         """A `TransactionBegin` was appended."""
+        known = self.known.get(begin.transactional_id)
+        if known is not None and (begin.epoch < known.epoch or begin.batch_id <= known.batch_id):
+            del self.known[begin.transactional_id]
         self.open[header.producer_id] = OpenTransaction(
             producer_id=header.producer_id,
             first_offset=header.base_offset,

@@ -16,7 +16,9 @@ import pyarrow as pa
 from broker_runtime.contract.errors import (
     CorruptRecordError,
     InvalidRequestError,
+    InvalidTxnStateError,
     NotSupportedError,
+    ProducerFencedError,
     PylogError,
     RequestTimedOutError,
     SchemaMismatchError,
@@ -64,13 +66,16 @@ class ProduceService:
         *,
         require_given_out: Callable[[int], None] = lambda producer_id: None,
         require_may_begin: Callable[[TransactionIdentity, int], None] = _no_transactions,
+        forget_if_anew: Callable[[Partition, str], bool] = lambda partition, name: False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock: Clock = CLOCK,
     ) -> None:
-        """``require_given_out``: see `ProducerIdService`. ``require_may_begin``: see `TransactionService`."""
+        """``require_given_out``: see `ProducerIdService`. ``require_may_begin``, ``forget_if_anew``: see
+        `TransactionService`."""
         self._registry = registry
         self._require_given_out = require_given_out
         self._require_may_begin = require_may_begin
+        self._forget_if_anew = forget_if_anew
         self._now_ms = now_ms
         self._clock = clock
 
@@ -93,14 +98,7 @@ class ProduceService:
             _check_fits(frame, self._registry.topic(request.topic, request.topic_id).schemas)
             if request.transaction is not None:
                 self._require_may_begin(request.transaction, frame.header.producer_id)
-            appended = partition.append(
-                [frame],
-                acks=request.acks,
-                leader_epoch=request.leader_epoch,
-                now_ms=self._now_ms(),
-                timeout_s=max(_SHORTEST_WAIT_S, deadline.remaining_s()),
-                begin=None if request.transaction is None else _begin_of(request.transaction),
-            )
+            appended = self._append(partition, request, frame, deadline)
         except PylogError as error:
             event(
                 _logger,
@@ -119,6 +117,28 @@ class ProduceService:
             partition=partition,
             appended=appended,
         )
+
+    def _append(
+        self, partition: Partition, request: ProduceRequest, frame: SoundFrame, deadline: Deadline
+    ) -> PendingAppend:
+        def append() -> PendingAppend:
+            return partition.append(
+                [frame],
+                acks=request.acks,
+                leader_epoch=request.leader_epoch,
+                now_ms=self._now_ms(),
+                timeout_s=max(_SHORTEST_WAIT_S, deadline.remaining_s()),
+                begin=None if request.transaction is None else _begin_of(request.transaction),
+            )
+
+        try:
+            return append()
+        except (ProducerFencedError, InvalidTxnStateError):
+            # The coordinator lets it begin, and the log remembers otherwise.
+            name = None if request.transaction is None else request.transaction.transactional_id
+            if name is None or not self._forget_if_anew(partition, name):
+                raise
+        return append()
 
     def complete(self, caller: Caller, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
         """The answer; None: there is none within ``wait_s``, call again. Also for ``acks=0``, whose answer is not sent.

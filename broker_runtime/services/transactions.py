@@ -107,6 +107,10 @@ class TransactionService:
             identity.transactional_id, epoch=identity.epoch, batch_id=identity.batch_id, producer_id=producer_id
         )
 
+    def forget_if_anew(self, partition: Partition, name: str) -> bool:
+        """See `TransactionEnding.forget_if_anew`."""
+        return self._ending.forget_if_anew(partition, name)
+
     def end_transaction(self, caller: Caller, request: EndTransactionRequest) -> EndTransactionResponse:
         """Decides a batch; when it returns, the decision is in ZooKeeper, and readers see it a moment later. Raises as
         `machine.decide`; with offsets of a group also as `GroupService.commit_offsets`: then nothing is decided."""

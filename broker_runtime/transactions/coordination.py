@@ -94,6 +94,13 @@ class TransactionCoordinator:
             raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")
         machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
 
+    def is_anew(self, name: str, *, epoch: int, batch_id: int) -> bool:
+        """Whether the id has been forgotten and has begun anew since it was in that epoch, with everything decided up
+        to that batch: else what is read behind a barrier is not older."""
+        barrier(self._client)
+        record = self.read_all([name])[0]
+        return record is not None and (record.epoch < epoch or machine.last_batch(record) < batch_id)
+
     # --- decisions --------------------------------------------------------------------------------------------
 
     def decide(

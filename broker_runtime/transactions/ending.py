@@ -89,6 +89,18 @@ class TransactionEnding:
             for partition, has_ended in zip(partitions, have_ended, strict=True)
         ]
 
+    def forget_if_anew(self, partition: Partition, name: str) -> bool:
+        """A partition that remembers a transactional id forgets it, if its coordinator has and began anew: the time
+        after which both forget passes by ZooKeeper's use there, and by the log's own time here. Returns whether that
+        was so. Raises `ZooKeeperUnavailableError`."""
+        known = partition.log.known_transactional_id(name)
+        if known is None or not self._coordinator.is_anew(name, epoch=known.epoch, batch_id=known.batch_id):
+            return False
+        where = {"topic": partition.topic, "partition": partition.partition}
+        event(_logger, "forget transactional id", transactional_id=name, **where)
+        partition.log.forget_transactional_id(name)
+        return True
+
     def open_here(self, name: str = "") -> list[tuple[Partition, OpenTransaction]]:
         """What has begun and not ended in the partitions that this broker leads ("": of all transactional ids)."""
         found: list[tuple[Partition, OpenTransaction]] = []

@@ -60,6 +60,7 @@ class TransactionalLife(Life):
         self.serving.produce_service = ProduceService(
             self.registry,
             require_may_begin=self.transactions.service.require_may_begin,
+            forget_if_anew=self.transactions.service.forget_if_anew,
             now_ms=node.now_ms,
             clock=clock,
         )

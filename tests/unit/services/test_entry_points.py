@@ -27,6 +27,7 @@ _NO_CALLS = {
     "GroupService.committing",
     "ProducerIdService.keep_ready",
     "ProducerIdService.require_given_out",
+    "TransactionService.forget_if_anew",
     "TransactionService.require_may_begin",
 }
 """Methods for the broker itself: a loop's step, and what other services need."""

@@ -13,18 +13,31 @@ from broker_runtime.contract.errors import (
     InvalidTxnStateError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    PylogError,
     ZooKeeperUnavailableError,
 )
-from broker_runtime.contract.frame import TransactionBegin, encode_frame, number_frame, visible_frames
+from broker_runtime.contract.frame import (
+    TransactionBegin,
+    encode_frame,
+    iter_frames,
+    number_frame,
+    parse_control,
+    visible_frames,
+)
 from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.streams import ProduceRequest
+from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Clock
+from broker_runtime.log.producer_state import ProducerState
 from broker_runtime.log.transactions import MOST_ENDED, OpenTransaction, Outcomes, Transactions
+from broker_runtime.services.produce import ProduceService
 from broker_runtime.transactions import coordination
 from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.transactions.ending import TransactionEnding
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import Set
 from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, transaction_path
+from tests.callers import CLIENT
 from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, leadership
 
@@ -384,6 +397,59 @@ def test_id_that_is_out_of_use_for_long_is_forgotten() -> None:
     assert not cluster.coordinator.forget("sink", now_ms=NOW_MS), "a clock that is not believed"
     assert cluster.coordinator.forget("sink", now_ms=cluster.now_ms)
     assert cluster.coordinator.read("sink") is None
+
+
+def test_id_that_was_forgotten_begins_anew_where_a_partition_remembers_it() -> None:
+    """An idle log's time does not pass. A follower's memory follows from the frames."""
+    cluster = Cluster()
+    service = ProduceService(
+        cluster.hosted.registry,
+        require_may_begin=lambda identity, producer_id: cluster.coordinator.require_may_begin(
+            identity.transactional_id, epoch=identity.epoch, batch_id=identity.batch_id, producer_id=producer_id
+        ),
+        forget_if_anew=cluster.ending.forget_if_anew,
+        now_ms=lambda: cluster.now_ms,
+    )
+
+    def produce(producer_id: int, epoch: int, batch_id: int) -> PylogError | None:
+        frame = bytearray(
+            encode_frame(pa.record_batch({"value": pa.array([b"v"])}), TopicSchema.untyped(), timestamps=1)
+        )
+        number_frame(frame, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        identity = TransactionIdentity(transactional_id="sink", epoch=epoch, batch_id=batch_id, run_id="r1")
+        request = ProduceRequest(request_id=1, topic="t", partition=0, topic_id=TOPIC_ID.bytes, transaction=identity)
+        return service.append(CLIENT, request, [pa.py_buffer(frame)]).error
+
+    for number in range(3):
+        epoch, batch_id = cluster.begin(f"r{number}")
+        assert produce(number, epoch, batch_id) is None
+        cluster.coordinator.decide(
+            "sink", run_id=f"r{number}", epoch=epoch, batch_id=batch_id, is_commit=True,
+            producer_ids=[(number, number)], partitions=(),
+        )  # fmt: skip
+        cluster.ending.step()
+    assert isinstance(produce(7, 0, 0), ProducerFencedError)
+    cluster.now_ms += DAY_MS + 1
+    assert cluster.coordinator.forget("sink", now_ms=cluster.now_ms)
+    epoch, batch_id = cluster.begin()
+    assert (epoch, batch_id) == (0, 0)
+    assert produce(8, epoch, batch_id) is None
+    cluster.decide(epoch, batch_id, 8)
+    cluster.ending.step()
+    assert cluster.ending.open_here() == []
+    assert isinstance(produce(9, epoch, batch_id), InvalidTxnStateError)
+    log = cluster.hosted.partitions[0].log
+    before = log.known_transactional_id("sink")
+    assert before is not None
+    assert (before.epoch, before.batch_id) == (0, 0)
+    state = ProducerState()
+    found = log.read(0, max_bytes=1 << 20, upto=log.log_end_offset)
+    assert found is not None
+    with found:
+        for header, frame in iter_frames(found.load()):
+            state.add(header, parse_control(frame) if header.is_control else None)
+    after = state.transactions.known["sink"]
+    assert (after.epoch, after.batch_id) == (0, 0)
 
 
 def test_broker_whose_clock_is_behind_does_not_make_an_id_look_unused() -> None:
