@@ -96,8 +96,13 @@ class TransactionEnding:
         known = partition.log.known_transactional_id(name)
         if known is None or not self._coordinator.is_anew(name, epoch=known.epoch, batch_id=known.batch_id):
             return False
-        where = {"topic": partition.topic, "partition": partition.partition}
-        event(_logger, "forget transactional id", transactional_id=name, **where)
+        event(
+            _logger,
+            "forget transactional id",
+            transactional_id=name,
+            topic=partition.topic,
+            partition=partition.partition,
+        )
         partition.log.forget_transactional_id(name)
         return True
 

@@ -172,6 +172,14 @@ TRANSACTIONS: Final = (
         tests=("tests/unit/transactions/test_ending.py",),
     ),
     Mutant(
+        name="id_that_begins_anew_is_remembered",
+        file="broker_runtime/log/transactions.py",
+        old="(begin.epoch < known.epoch or begin.batch_id <= known.batch_id):",
+        new="False:",
+        breaks="What a log remembers of a transactional id follows from its frames, also where the id begins anew.",
+        tests=("tests/unit/transactions/test_ending.py",),
+    ),
+    Mutant(
         name="clock_that_is_behind_makes_an_id_unused",
         file="broker_runtime/transactions/transactional_id.py",
         old="    used_at_ms = max(now_ms, record.used_at_ms)\n",
