@@ -64,7 +64,12 @@ _OF_TWO_DRIVERS: Final = {"CHECKPOINT_BEHIND_SINK"}
 """Except where another one, thawed, goes on over the same checkpoint: one of both comes too late, and is told so."""
 _CODE: Final = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\]")
 _ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.]+(?:Error|Exception)\b.*", re.MULTILINE)
-_WRAPPERS: Final = {"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"}
+_WRAPPERS: Final = {
+    "PYTHON_EXCEPTION",
+    "STREAM_FAILED",
+    "PYTHON_DATA_SOURCE_ERROR",
+    "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR",
+}
 
 
 @dataclass(slots=True)
