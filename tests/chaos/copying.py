@@ -51,7 +51,7 @@ _BEGIN_LIMIT_S: Final = 120.0
 _WORK_LIMIT_S: Final = 30.0
 """A driver that has begun to work and not come to the point of its death by then is killed, wherever it is."""
 _WORKER_FAULTS_SHARE: Final = 0.4
-_WORKER_FAULT_EVERY_S: Final = 3.0
+_WORKER_FAULT_EVERY_S: Final = 6.0
 _THAWED_LIMIT_S: Final = 15.0
 _FINAL_LIMIT_S: Final = 420.0
 _WORKERS_PYTHON: Final = """#!/bin/sh
@@ -64,7 +64,12 @@ _OF_TWO_DRIVERS: Final = {"CHECKPOINT_BEHIND_SINK"}
 """Except where another one, thawed, goes on over the same checkpoint: one of both comes too late, and is told so."""
 _CODE: Final = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\]")
 _ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.]+(?:Error|Exception)\b.*", re.MULTILINE)
-_WRAPPERS: Final = {"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"}
+_WRAPPERS: Final = {
+    "PYTHON_EXCEPTION",
+    "STREAM_FAILED",
+    "PYTHON_DATA_SOURCE_ERROR",
+    "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR",
+}
 
 
 @dataclass(slots=True)
@@ -281,7 +286,7 @@ class CopyQuery(threading.Thread):
         self._given: dict[str, Any] = {
             "name": name,
             "source": {**servers_option, "subscribe": source, "startingOffsets": "earliest",
-                       "maxOffsetsPerTrigger": "300"},
+                       "maxOffsetsPerTrigger": "300", "minPartitions": "3"},
             "sink": {**servers_option, "topic": target},
             "read": {**servers_option, "subscribe": target},
             "checkpoint": str(directory / "checkpoint"),
@@ -365,7 +370,6 @@ class CopyQuery(threading.Thread):
         if driver.has_executors and not {sink_hooks.ALL_ACKNOWLEDGED} & {order.point for order in orders}:
             stall = Order(point=sink_hooks.ALL_ACKNOWLEDGED, action="stall", nth=self._rng.randint(1, 6), delay_s=2.0)
             orders.insert(0, stall)
-            self.deaths.faults["stall a task"] += 1
         for order in orders:
             sink_hooks.arm(driver.directory, order)
         self.deaths.armed[plan.name] += 1
@@ -424,6 +428,8 @@ class CopyQuery(threading.Thread):
         for what, rows in sink_hooks.events(driver.directory):
             self.deaths.did[what] += 1
             self.deaths.rows[what] += rows
+        if driver.has_executors and sink_hooks.was_carried_out(driver.directory, sink_hooks.ALL_ACKNOWLEDGED):
+            self.deaths.faults["stall a task, or die in it"] += 1
         text = driver.text()
         self.deaths.did["speculated"] += text.count("as speculatable")
         found = set(_FINDING.findall(text)) - (_OF_TWO_DRIVERS if driver.has_company else set())

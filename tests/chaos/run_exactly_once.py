@@ -98,7 +98,7 @@ class Input(threading.Thread):
     def __init__(self, servers: str, rate: int) -> None:
         super().__init__(name="input", daemon=True)
         self._servers = servers
-        self._rows = max(1, int(rate * _INTERVAL_S))
+        self._rows = max(1, int(rate * _INTERVAL_S / PARTITIONS))
         self._ending = threading.Event()
         self.count = 0
         self.error: BaseException | None = None
@@ -109,9 +109,11 @@ class Input(threading.Thread):
             with Producer(self._servers, delivery_timeout_ms=300_000, max_block_ms=300_000) as producer:
                 sent = 0
                 while not self._ending.wait(_INTERVAL_S):
-                    values = [str(number).encode() for number in range(sent, sent + self._rows)]
-                    futures.append(producer.send_batch(SOURCE, pa.table({"value": pa.array(values, pa.binary())})))
-                    sent += len(values)
+                    for partition in range(PARTITIONS):  # all alike, so that every micro-batch has several tasks
+                        values = [str(number).encode() for number in range(sent, sent + self._rows)]
+                        table = pa.table({"value": pa.array(values, pa.binary())})
+                        futures.append(producer.send_batch(SOURCE, table, partition=partition))
+                        sent += len(values)
                 for future in futures:
                     future.result(300)
                 self.count = sent
@@ -190,9 +192,11 @@ def one_round(
     has_broker_faults: bool = True,
     archive: Path | None = None,
 ) -> Outcome:
-    """Runs one cluster and its queries, from start to verdict. A failed round keeps its directory. ``cluster_share``:
-    the share of drivers whose executors are processes of their own. ``archive``: where an earlier round kept Spark's
-    classes, or this one shall (`CopyQuery.archive_classes`)."""
+    """Runs one cluster and its queries, from start to verdict. A failed round keeps its directory.
+
+    ``cluster_share``: the share of drivers whose executors are processes of their own. ``archive``: a file where an
+    earlier round kept Spark's classes, or this one shall (`CopyQuery.archive_classes`): worth it for many drivers.
+    """
     without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
     kinds = [each for each in without_disks if each.name in BROKER_FAULTS]
     is_way_to_die = only is not None and any(only in name for name in WAYS_TO_DIE)
@@ -208,7 +212,6 @@ def one_round(
         with Admin(servers) as admin:
             for topic, partitions in ((SOURCE, PARTITIONS), (TARGET, OUTPUT_PARTITIONS)):
                 admin.create_topic(topic, partitions=partitions, replication_factor=3)
-        archive = archive if archive is not None else directory / "spark.jsa"
         spark_cluster = None
         if cluster_share > 0:
             (directory / "spark").mkdir()
@@ -235,7 +238,7 @@ def one_round(
         rows.start()
         for copy in copies:
             stack.callback(copy.close)
-        if not archive.exists():
+        if archive is not None and not archive.exists():
             copies[0].archive_classes(archive)
         for copy in copies:
             copy.start()
@@ -390,16 +393,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
-    outcome = one_round(
-        random.Random(seed),
-        duration_s=arguments.minutes * 60,
-        zookeepers=arguments.zookeepers,
-        queries=arguments.queries,
-        cluster_share=arguments.cluster_share,
-        only=arguments.only,
-        has_broker_faults=not arguments.calm,
-        archive=arguments.archive,
-    )
+    with tempfile.TemporaryDirectory(prefix="pylog-chaos-spark-") as temporary:
+        outcome = one_round(
+            random.Random(seed),
+            duration_s=arguments.minutes * 60,
+            zookeepers=arguments.zookeepers,
+            queries=arguments.queries,
+            cluster_share=arguments.cluster_share,
+            only=arguments.only,
+            has_broker_faults=not arguments.calm,
+            archive=arguments.archive or Path(temporary) / "spark.jsa",
+        )
     print("\n".join(outcome.lines()))
     print(f"seed {seed}")
     return 1 if outcome.wrong else 0

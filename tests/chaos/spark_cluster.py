@@ -36,9 +36,10 @@ _SETTINGS: Final = {
 }
 
 
-def cluster_settings(archive: Path) -> dict[str, str]:
+def cluster_settings(archive: Path | None) -> dict[str, str]:
     """For a driver whose executors run in a `SparkCluster`. ``archive``: see `CopyQuery.archive_classes`."""
-    return {**_SETTINGS, "spark.executor.extraJavaOptions": f"{_JAVA} -XX:SharedArchiveFile={archive}"}
+    java = _JAVA if archive is None else f"{_JAVA} -XX:SharedArchiveFile={archive}"
+    return {**_SETTINGS, "spark.executor.extraJavaOptions": java}
 
 
 class SparkCluster:
@@ -89,10 +90,10 @@ class SparkCluster:
         self._processes.append(GuardedProcess(command, output=output, environment=self._environment))
 
     def _wait(self) -> None:
-        """Until the master knows both workers. Raises `TimeoutError`."""
-        output = self._directory / "spark-master.log"
+        """Until both workers are known, and know it: till then each registers again. Raises `TimeoutError`."""
+        outputs = [self._directory / f"spark-worker-{host}.log" for host in _HOSTS]
         deadline_s = time.monotonic() + _LIMIT_S
-        while output.read_text(errors="replace").count("Registering worker") < len(_HOSTS):
+        while not all("Successfully registered" in output.read_text(errors="replace") for output in outputs):
             if time.monotonic() > deadline_s or any(each.poll() is not None for each in self._processes):
-                raise TimeoutError(f"no Spark cluster: {output}")
+                raise TimeoutError(f"no Spark cluster: {self._directory}")
             time.sleep(0.1)
