@@ -410,10 +410,8 @@ class Partition:
         led = self._require_led()
         stable = self.last_stable_offset  # never falls while this broker leads
         if offset is not None and offset > stable:
-            raise OffsetOutOfRangeError(
-                f"records of {self} can be deleted up to the last stable offset, {stable}, not to {offset}: what is "
-                "behind it is not committed, or belongs to a transaction that is open (pylog txn list)"
-            )
+            text = f"records of {self} can be deleted up to the last stable offset, {stable}, not to {offset}"
+            raise OffsetOutOfRangeError(f"{text}: a transaction may be open (pylog txn list)")
         offset = stable if offset is None else offset
         start = self.log.delete_records(offset, max(_LAST_BUSY_S, timeout_s))
         self.announce()
