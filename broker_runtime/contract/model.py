@@ -249,15 +249,6 @@ def check_topic_name(name: str) -> str:
     return name
 
 
-TRANSACTIONAL_ID_RULE = "1 to 255 printable characters up to U+FFEF are allowed, without '/', and not '.' or '..'"
-
-
-def is_transactional_id(name: str) -> bool:
-    """Whether it may name a transactional id (`TRANSACTIONAL_ID_RULE`, which ZooKeeper sets)."""
-    is_allowed = 1 <= len(name) <= 255 and "/" not in name and name.isprintable() and name not in {".", ".."}
-    return is_allowed and max(name) <= "\uffef"
-
-
 def check_group_id(group_id: str) -> str:
     """Returns ``group_id`` if it may name a group; raises `InvalidGroupIdError`.
 

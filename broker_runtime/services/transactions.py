@@ -16,13 +16,13 @@ from broker_runtime.contract.errors import (
     PylogError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.model import TRANSACTIONAL_ID_RULE, is_transactional_id
 from broker_runtime.contract.requests import (
     MOST_ENTRIES,
     Empty,
     InitProducerIdRequest,
     PartitionKey,
 )
+from broker_runtime.contract.settings import TRANSACTIONAL_ID_RULE, is_transactional_id
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
     BeginTransactionRequest,

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import InvalidConfigError, OptionError
-from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name, is_transactional_id
-from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, resolve
+from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name
+from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, is_transactional_id, resolve
 from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, parse_assignment, parse_offset_limit
 from pyspark_log.spark.option_table import REPLAY_DIFFERS, SortedOptions, sort_options
 

@@ -23,7 +23,14 @@ from broker_runtime.contract.settings.definitions import (
     settings_of,
 )
 from broker_runtime.contract.settings.kinds import Address, parse_address, parse_addresses, parse_duration, parse_size
-from broker_runtime.contract.settings.resolution import flatten, load_broker_settings, parse_given, resolve
+from broker_runtime.contract.settings.resolution import (
+    TRANSACTIONAL_ID_RULE,
+    flatten,
+    is_transactional_id,
+    load_broker_settings,
+    parse_given,
+    resolve,
+)
 from broker_runtime.contract.settings.setting import Setting
 
 __all__ = [
@@ -32,4 +39,5 @@ __all__ = [
     "ProducerKeywords", "ConsumerKeywords", "AdminKeywords",
     "Scope", "SCOPES", "Setting", "find_setting", "settings_of", "reference_table", "BOOTSTRAP_VARIABLE",
     "Address", "parse_address", "parse_addresses", "parse_duration", "parse_size",
+    "TRANSACTIONAL_ID_RULE", "is_transactional_id",
 ]  # fmt: skip

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 from broker_runtime.contract.errors import InvalidConfigError
-from broker_runtime.contract.model import TRANSACTIONAL_ID_RULE, is_transactional_id
 from broker_runtime.contract.settings.definitions import (
     BOOTSTRAP_VARIABLE,
     CLASSES,
@@ -32,6 +31,8 @@ from broker_runtime.contract.settings.definitions import (
 
 _MAX_FILE_BYTES = 1 << 20
 _Given: TypeAlias = Mapping[str, Any] | None
+
+TRANSACTIONAL_ID_RULE = "1 to 255 printable characters up to U+FFEF are allowed, without '/', and not '.' or '..'"
 
 
 @overload
@@ -159,6 +160,12 @@ def _fit_consumer(values: Mapping[str, Any]) -> None:
         raise InvalidConfigError(
             f"group.instance.id={values['group_instance_id']!r} needs a group.id: it names a member of a group"
         )
+
+
+def is_transactional_id(name: str) -> bool:
+    """Whether it may name a transactional id (`TRANSACTIONAL_ID_RULE`, which ZooKeeper sets)."""
+    is_allowed = 1 <= len(name) <= 255 and "/" not in name and name.isprintable() and name not in {".", ".."}
+    return is_allowed and max(name) <= "\uffef"
 
 
 def _fit_producer(given: Mapping[str, object], values: dict[str, Any]) -> None:
