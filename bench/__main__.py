@@ -1,4 +1,5 @@
-"""``python -m bench [names…] [--quick] [--rounds N] [--json FILE]``: runs comparisons, prints a table, writes JSON.
+"""``python -m bench [names…] [--quick] [--rounds N] [--before PATH] [--json FILE]``: runs comparisons, prints a
+table, writes JSON.
 
 Exit: 0 all promises kept, 1 one is not or a comparison failed, 2 usage. ``--quick`` takes a tenth of the rows: to see
 that everything runs, not to judge by.
@@ -29,6 +30,7 @@ COMPARISONS = {
     "columns": "Spark reads 1 of 20 columns, beside all 20",
     "sink": "Spark writes a topic, beside a Python sink that drops its batches",
     "micro_batch": "a micro-batch of one row, beside that of a bare Python source",
+    "transactions": "what transactions cost; with --before also what they changed for everything else",
     "memory": "what serving 4 GB, idling and 200 idle consumers cost a broker",
     "start": "a broker that holds a lot starts, beside an empty one",
     "groups": "what a join, many commits and idle members cost",
@@ -51,6 +53,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=None, help="pairs per comparison (5; 2 with --quick)")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where all figures go (%(default)s)")
+    parser.add_argument(
+        "--before", type=Path, metavar="PATH", help="a checkout of an earlier version, for transactions to compare with"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in COMPARISONS]
     if unknown:
@@ -61,7 +66,7 @@ def main() -> int:
     rounds = options.rounds or (2 if options.quick else 5)
     # When ended from outside, everything that was started still ends and the directory is removed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with Workspace(quick=options.quick, rounds=rounds) as workspace:
+    with Workspace(quick=options.quick, rounds=rounds, before=options.before) as workspace:
         for name in options.names or COMPARISONS:
             print(f"{name}: {COMPARISONS[name]}", file=sys.stderr, flush=True)
             try:

@@ -36,8 +36,8 @@ class Promise:
 class Figure:
     """One line of the table. ``ours`` and ``peer`` are medians in ``unit``; ``judged`` is what the promises bound.
 
-    For a comparison ``judged`` is the ratio ours/peer and ``spread`` the lowest and highest pair; for a plain bound
-    (memory, processor time) there is no peer and ``judged`` is ``ours``.
+    For a comparison ``judged`` is the ratio ours/peer (``is_difference``: ours - peer, in ``unit``) and ``spread`` the
+    lowest and highest pair; for a plain bound (memory, processor time) there is no peer and ``judged`` is ``ours``.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Figure:
     peer: float | None = None
     peer_is: str = ""
     judged: float
+    is_difference: bool = False
     spread: tuple[float, float] | None = None
     promises: Sequence[Promise] = ()
     note: str = ""
@@ -63,6 +64,11 @@ def at_least(ratio: float) -> Promise:
 
 def at_most(ratio: float) -> Promise:
     return Promise(text=f"≤ {ratio:g} times", at_most=ratio)
+
+
+def at_most_more(value: float, unit: str) -> Promise:
+    """A difference's upper bound."""
+    return Promise(text=f"≤ {value:g} {unit} more", at_most=value)
 
 
 def below(value: float, unit: str) -> Promise:
@@ -85,8 +91,9 @@ def paired(
     warmups: int = 1,
     promises: Sequence[Promise] = (),
     note: str = "",
+    is_difference: bool = False,
 ) -> Figure:
-    """Runs ``ours`` and ``peer`` alternately and compares what they return (both in ``unit``).
+    """Runs ``ours`` and ``peer`` alternately and compares what they return (both in ``unit``), by ratio or difference.
 
     ``warmups`` pairs are discarded first: JVM compilation, workers that fork, connections.
     """
@@ -103,15 +110,16 @@ def paired(
             our_value = ours()
         pairs.append((our_value, peer_value))
         print(f"  {name} {turn + 1}/{rounds}: {our_value:.3g} / {peer_value:.3g} {unit}", file=sys.stderr, flush=True)
-    ratios = [our_value / peer_value for our_value, peer_value in pairs]
+    judged = [mine - other if is_difference else mine / other for mine, other in pairs]
     return Figure(
         name=name,
         unit=unit,
         ours=statistics.median(value for value, _ in pairs),
         peer=statistics.median(value for _, value in pairs),
         peer_is=peer_is,
-        judged=statistics.median(ratios),
-        spread=(min(ratios), max(ratios)),
+        judged=statistics.median(judged),
+        is_difference=is_difference,
+        spread=(min(judged), max(judged)),
         promises=promises,
         note=note,
         pairs=pairs,
@@ -123,19 +131,20 @@ def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console
     table = Table(title="pylog beside the machine's own limits", header_style="bold", title_justify="left")
     for heading in ("what", "pylog", "peer", "unit"):
         table.add_column(heading, justify="left" if heading in {"what", "unit"} else "right")
-    table.add_column("ratio", justify="right")
+    table.add_column("ratio or difference", justify="right")
     table.add_column("pairs", justify="right")
     table.add_column("promised", justify="right")
     table.add_column("kept")
     for figure in figures:
         verdict = "" if not figure.promises else "[green]yes[/]" if figure.kept else "[red]no[/]"
-        spread = f"{figure.spread[0]:.2f} … {figure.spread[1]:.2f}" if figure.spread else ""
+        judged = "{:+.1f}" if figure.is_difference else "{:.2f}"
+        spread = " … ".join(judged.format(each) for each in figure.spread) if figure.spread else ""
         table.add_row(
             figure.name,
             f"{figure.ours:.3g}",
             "" if figure.peer is None else f"{figure.peer:.3g}",
             figure.unit,
-            "" if figure.peer is None else f"{figure.judged:.2f}",
+            "" if figure.peer is None else judged.format(figure.judged),
             spread,
             ", ".join(promise.text for promise in figure.promises),
             verdict,

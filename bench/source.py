@@ -76,15 +76,21 @@ def micro_batch_speed(workspace: Workspace, source: str, options: dict[str, str]
     return rows / 1e3 / milliseconds[0]
 
 
-def micro_batches(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> list[tuple[int, int]]:
-    """Runs a query to the current end; returns (milliseconds, rows) of each micro-batch with rows."""
+def micro_batches(
+    workspace: Workspace, source: str, options: dict[str, str], rows: int, *, into: dict[str, str] | None = None
+) -> list[tuple[int, int]]:
+    """Runs a query to the current end; returns (milliseconds, rows) of each micro-batch with rows.
+
+    ``into``: the options of pylog's sink; None: the rows go nowhere.
+    """
     workspace.warm_logs()
     checkpoint = workspace.directory / f"checkpoint-{uuid.uuid4().hex}"
     query = (
         workspace.spark.readStream.format(source)
         .options(**options)
         .load()
-        .writeStream.format("noop")
+        .writeStream.format("noop" if into is None else "pylog")
+        .options(**(into or {}))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()

@@ -27,15 +27,18 @@ FULL_ROWS = 40_000_000
 """Rows of 100 bytes: 4 GB of log."""
 SESSION_TIMEOUT_MS = 4_000
 """``zookeeper.session.timeout.ms`` of clusters whose brokers fail; the default, 18 s, would only take longer."""
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).absolute().parent.parent
+"""Where Spark's workers find the packages. Not resolved: in `bench.versions` it is a directory of links."""
 
 
 class Workspace:
     """A context manager; ``scaled(n)`` makes sizes smaller in a quick run."""
 
-    def __init__(self, *, quick: bool, rounds: int) -> None:
+    def __init__(self, *, quick: bool, rounds: int, before: Path | None = None) -> None:
+        """``before``: a checkout of an earlier version, for comparisons with it."""
         self.quick = quick
         self.rounds = rounds
+        self.before = before
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
