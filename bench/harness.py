@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -124,6 +125,16 @@ def paired(
         note=note,
         pairs=pairs,
     )
+
+
+def median_ms(once: Callable[[], object], times: int) -> float:
+    """How long one call takes, of so many after each other: the median, in ms."""
+    took_s = []
+    for _ in range(times):
+        started = time.perf_counter()
+        once()
+        took_s.append(time.perf_counter() - started)
+    return statistics.median(took_s) * 1e3
 
 
 def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console: Console) -> None:

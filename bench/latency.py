@@ -6,14 +6,10 @@ which a producer waits for more records. Promised: at most 2.5 times the bare on
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import pyarrow as pa
 
 from bench.bare_flight import CELL
-from bench.harness import Figure, at_most, paired
+from bench.harness import Figure, at_most, median_ms, paired
 from bench.workspace import Workspace
 
 RECORDS = 400
@@ -32,8 +28,8 @@ def run(workspace: Workspace) -> list[Figure]:
         return [
             paired(
                 "one record to its acknowledgement, p50",
-                lambda: _median_ms(lambda: producer.send(topic, value).result(10)),
-                lambda: _median_ms(lambda: round_trips.once(cell)),
+                lambda: median_ms(lambda: producer.send(topic, value).result(10), RECORDS),
+                lambda: median_ms(lambda: round_trips.once(cell), RECORDS),
                 unit="ms",
                 peer_is="DoPut of one small batch on an open stream, written, fdatasynced, answered",
                 rounds=workspace.rounds,
@@ -41,12 +37,3 @@ def run(workspace: Workspace) -> list[Figure]:
                 note="lower is better",
             )
         ]
-
-
-def _median_ms(once: Callable[[], object]) -> float:
-    times = []
-    for _ in range(RECORDS):
-        started = time.perf_counter()
-        once()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3

@@ -10,7 +10,7 @@ import time
 
 from bench import data
 from bench.harness import Figure, at_least, paired
-from bench.topics import BATCH_ROWS, earliest_consumer, fill
+from bench.topics import BATCH_ROWS, earliest_consumer, fill, poll_rows
 from bench.workspace import Workspace
 
 ROWS = 4_000_000
@@ -33,11 +33,7 @@ def run(workspace: Workspace) -> list[Figure]:
         def polled() -> float:
             with earliest_consumer(workspace.cluster, topic) as consumer:
                 started = time.perf_counter()
-                seen = 0
-                while seen < rows:
-                    batches = consumer.poll_batches(timeout=30)
-                    assert batches, f"nothing more after {seen:,} of {rows:,} rows"
-                    seen += sum(consumed.batch.num_rows for consumed in batches)
+                poll_rows(consumer, rows)
                 return megabytes / (time.perf_counter() - started)
 
         return [

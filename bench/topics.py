@@ -57,3 +57,13 @@ def earliest_consumer(cluster: Any, *topics: str) -> Any:
     from pyspark_log import Consumer
 
     return Consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest")
+
+
+def poll_rows(consumer: Any, rows: int) -> int:
+    """Polls batches until there were so many rows; returns how many there were."""
+    seen = 0
+    while seen < rows:
+        batches = consumer.poll_batches(timeout=30)
+        assert batches, f"nothing more after {seen:,} of {rows:,} rows"
+        seen += sum(consumed.batch.num_rows for consumed in batches)
+    return seen

@@ -13,7 +13,6 @@ to topic (25 ms more), and how fast those three readers read a topic without tra
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,9 +21,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench import data
-from bench.harness import Figure, at_least, at_most, at_most_more, paired
+from bench.harness import Figure, at_least, at_most, at_most_more, median_ms, paired
 from bench.source import batch_speed
-from bench.topics import earliest_consumer
+from bench.topics import earliest_consumer, poll_rows
 from bench.versions import MEASUREMENTS, Version
 from bench.workspace import Workspace
 
@@ -68,23 +67,14 @@ def _one_record(workspace: Workspace) -> Figure:
 
         return paired(
             "a transaction of one record, p50",
-            lambda: _median_ms(transaction),
-            lambda: _median_ms(lambda: plain.send(topic, value).result(10)),
+            lambda: median_ms(transaction, RECORDS),
+            lambda: median_ms(lambda: plain.send(topic, value).result(10), RECORDS),
             unit="ms",
             peer_is="a plain send of one record until it is acknowledged, fsynced",
             rounds=workspace.rounds,
             promises=(at_most(3),),
             note="lower is better",
         )
-
-
-def _median_ms(once: Callable[[], object]) -> float:
-    times = []
-    for _ in range(RECORDS):
-        started = time.perf_counter()
-        once()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
 
 
 def _aborted(workspace: Workspace) -> Iterator[Figure]:
@@ -159,11 +149,7 @@ def poll_speed(workspace: Workspace, topic: str, rows: int) -> float:
     workspace.warm_logs()
     with earliest_consumer(workspace.cluster, topic) as consumer:
         started = time.perf_counter()
-        seen = 0
-        while seen < rows:
-            batches = consumer.poll_batches(timeout=30)
-            assert batches, f"nothing more after {seen:,} of {rows:,} rows"
-            seen += sum(consumed.batch.num_rows for consumed in batches)
+        seen = poll_rows(consumer, rows)
         took = time.perf_counter() - started
     assert seen == rows, f"{seen:,} rows are in the log, {rows:,} were written"
     return rows / 1e6 / took

@@ -33,7 +33,7 @@ from broker_runtime.contract.requests import (
 )
 
 TransactionalId = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=255, pattern="^[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]+$")
+    str, msgspec.Meta(min_length=1, max_length=255, pattern="^[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]+\\Z")
 ]
 """As ZooKeeper allows the names of znodes."""
 RunId = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]

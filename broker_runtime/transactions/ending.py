@@ -90,9 +90,9 @@ class TransactionEnding:
         ]
 
     def forget_if_anew(self, partition: Partition, name: str) -> bool:
-        """A partition that remembers a transactional id forgets it, if its coordinator has and began anew: the time
-        after which both forget passes by ZooKeeper's use there, and by the log's own time here. Returns whether that
-        was so. Raises `ZooKeeperUnavailableError`."""
+        """Makes the partition forget a transactional id that ZooKeeper has forgotten and that has begun anew since. An
+        idle log does not forget by itself, because its time stands still. Returns whether that was so. Raises
+        `ZooKeeperUnavailableError`."""
         known = partition.log.known_transactional_id(name)
         if known is None or not self._coordinator.is_anew(name, epoch=known.epoch, batch_id=known.batch_id):
             return False

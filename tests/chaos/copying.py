@@ -29,6 +29,7 @@ from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from tests.chaos import sink_hooks
 from tests.chaos.copy_query import GO
 from tests.chaos.sink_hooks import DIRECTORY, Order
+from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)
 
@@ -177,11 +178,8 @@ class Driver:
 
     def wait_until_ready(self) -> None:
         """Raises `TimeoutError`."""
-        deadline_s = time.monotonic() + _READY_LIMIT_S
-        while not self.is_ready and not self.has_ended:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"Spark does not start: {self.directory}/log")
-            time.sleep(0.05)
+        if not comes_true(lambda: self.is_ready or self.has_ended, _READY_LIMIT_S):
+            raise TimeoutError(f"Spark does not start: {self.directory}/log")
 
     def go(self, trigger: Mapping[str, object]) -> None:
         """Lets it start its query."""
@@ -469,9 +467,7 @@ class CopyQuery(threading.Thread):
         driver.go({"availableNow": True})
         if driver.wait(_FINAL_LIMIT_S) != 0:
             raise RuntimeError(f"the first driver failed: {driver.directory}/log")
-        deadline_s = time.monotonic() + _READY_LIMIT_S
-        while driver.processes() and time.monotonic() < deadline_s:  # its JVM writes the archive at its end
-            time.sleep(0.2)
+        comes_true(lambda: not driver.processes(), _READY_LIMIT_S)  # its JVM writes the archive at its end
         self._look_back(driver)
         driver.close()
 

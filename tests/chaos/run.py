@@ -13,13 +13,11 @@ import logging
 import math
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from pyspark_log import Admin
@@ -31,7 +29,7 @@ from tests.chaos.faults import Fault, Faults, Undo
 from tests.chaos.history import check
 from tests.chaos.leaders import LeaderWatch
 from tests.chaos.proxy_trap import ProxyTrap
-from tests.chaos.report import Report
+from tests.chaos.report import Report, end_on_sigterm
 from tests.chaos.verdict import calm, compare, everything, hidden_damage, replicas
 from tests.chaos.workload import Workload
 
@@ -61,7 +59,7 @@ def main() -> int:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
     report = Report()
@@ -231,11 +229,6 @@ def _keep(directory: Path) -> None:
 def _unmount(disks: SmallDisks | None) -> None:
     if disks is not None:
         disks.close()
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the run like an exception, so that everything open is closed."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

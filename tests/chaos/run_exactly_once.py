@@ -13,7 +13,6 @@ import argparse
 import logging
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
@@ -36,10 +35,12 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.copying import WAYS_TO_DIE, CopyQuery, Deaths, spark_environment
 from tests.chaos.exactly_once_verdict import Row, differences, judge
 from tests.chaos.faults import Fault, Faults
+from tests.chaos.report import end_on_sigterm
 from tests.chaos.run import mend
 from tests.chaos.sink_hooks import POINTS
 from tests.chaos.spark_cluster import SparkCluster, cluster_settings
 from tests.chaos.verdict import calm
+from tests.waiting import comes_true
 
 log = logging.getLogger("chaos")
 
@@ -170,14 +171,15 @@ class Reader(threading.Thread):
 
     def wait_for(self, ends: dict[int, int]) -> list[str]:
         """Until it has come to these ends; what is wrong, a line each."""
-        deadline_s = time.monotonic() + _ENDS_LIMIT_S
-        while any(self.ends.get(partition, -1) < end for partition, end in ends.items()):
+
+        def is_there() -> bool:
             if self.error is not None:
                 raise self.error
-            if time.monotonic() > deadline_s:
-                return [f"the reader that ran all the time is at {self.ends}, and the ends are {ends}"]
-            time.sleep(0.1)
-        return []
+            return all(self.ends.get(partition, -1) >= end for partition, end in ends.items())
+
+        if comes_true(is_there, _ENDS_LIMIT_S):
+            return []
+        return [f"the reader that ran all the time is at {self.ends}, and the ends are {ends}"]
 
 
 def one_round(
@@ -390,7 +392,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
     with tempfile.TemporaryDirectory(prefix="pylog-chaos-spark-") as temporary:
@@ -407,11 +409,6 @@ def main() -> int:
     print("\n".join(outcome.lines()))
     print(f"seed {seed}")
     return 1 if outcome.wrong else 0
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the run like an exception, so that everything open is closed."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ import argparse
 import logging
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from pyspark_log import Admin, Producer
@@ -28,6 +26,7 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import Faults
 from tests.chaos.group_crowd import Crowd
 from tests.chaos.group_verdict import judge
+from tests.chaos.report import end_on_sigterm
 from tests.chaos.run import mend
 
 log = logging.getLogger("chaos")
@@ -179,7 +178,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
     outcome = one_round(
@@ -188,11 +187,6 @@ def main() -> int:
     print("\n".join(outcome.lines()))
     print(f"seed {seed}")
     return 1 if outcome.wrong else 0
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the run like an exception, so that everything open is closed."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

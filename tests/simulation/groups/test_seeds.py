@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.groups.run import GROUPS
-from tests.simulation.simulator.pool import run_seeds
-from tests.simulation.simulator.situations import never_happened
+from tests.simulation.simulator.pool import run_all
 
 FIRST, COUNT = 1, 300
 FAULTS_AT_LEAST = 2_000
@@ -12,15 +11,7 @@ FAULTS_AT_LEAST = 2_000
 
 def test_groups_keep_their_promises_in_three_hundred_seeds() -> None:
     """W19, W21 to W24: no two members have one partition, no offset goes back, no record is left out."""
-    summary = run_seeds(GROUPS, range(FIRST, FIRST + COUNT), processes=2)
-    failures = "\n\n".join(
-        f"seed {each.seed} (make simulate-groups SEED={each.seed}): {each.failure}\n{each.trace}"
-        for each in summary.failures[:3]
-    )
-    assert not summary.failures, f"{len(summary.failures)} of {COUNT} seeds\n{failures}"
-    assert summary.seeds == COUNT
-    assert sum(count for what, count in summary.counts.items() if what.startswith("fault ")) >= FAULTS_AT_LEAST
+    summary = run_all(GROUPS, range(FIRST, FIRST + COUNT), faults_at_least=FAULTS_AT_LEAST)
     assert summary.counts["records finished"] >= 300 * COUNT
     assert summary.counts["leases lost"] >= COUNT
     assert summary.counts["offsets rewound"] >= COUNT // 10
-    assert never_happened(GROUPS.situations, summary.counts) == []

@@ -8,13 +8,14 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
 from tests.simulation.simulator.outcome import HungError, Outcome
+from tests.simulation.simulator.situations import never_happened
 from tests.simulation.simulator.workload import Workload
 
 SEED_LIMIT_S = 60
@@ -62,6 +63,20 @@ def run_seeds(
     for outcome in outcomes(workload, seeds, processes=processes, variant=variant):
         summary.add(outcome)
         on_outcome(outcome)
+    return summary
+
+
+def run_all(workload: Workload, seeds: Sequence[int], *, faults_at_least: int) -> Summary:
+    """Runs them on two processes, for a test: fails unless all hold, with so many faults, and no situation missed."""
+    summary = run_seeds(workload, seeds, processes=2)
+    failures = "\n\n".join(
+        f"seed {each.seed} (make {workload.make_target} SEED={each.seed}): {each.failure}\n{each.trace}"
+        for each in summary.failures[:3]
+    )
+    assert not summary.failures, f"{len(summary.failures)} of {len(seeds)} seeds\n{failures}"
+    assert summary.seeds == len(seeds)
+    assert sum(count for what, count in summary.counts.items() if what.startswith("fault ")) >= faults_at_least
+    assert never_happened(workload.situations, summary.counts) == []
     return summary
 
 

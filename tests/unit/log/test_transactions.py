@@ -271,7 +271,15 @@ def test_control_frame_that_could_not_be_read_is_not_written(control: Transactio
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempt": -2}, {"epoch": -1}, {"batch_id": -1}, {"transactional_id": "a\U0001f680"}]
+    "wrong",
+    [
+        {"attempt": -2},
+        {"epoch": -1},
+        {"batch_id": -1},
+        {"transactional_id": "a\U0001f680"},
+        {"transactional_id": "a\n"},
+        {"transactional_id": "a/b"},
+    ],
 )
 def test_request_names_no_transaction_that_no_frame_can_have(wrong: dict[str, Any]) -> None:
     fields = {"transactional_id": "a", "epoch": 0, "batch_id": 0, "run_id": "r", "attempt": -1}
