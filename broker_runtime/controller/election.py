@@ -23,8 +23,8 @@ Beyond Kafka's rules:
   elected again, in a higher leader epoch.
 - A member whose machine lost power may lack acknowledged records (`PartitionState.unproven`): another leads if one is
   registered. Otherwise `elect` leaves the partition without a leader, and `unproven` finds out whose log goes furthest
-  (`elect_most_complete`), theirs or that of a ``PartitionState.last_known_eligible``. Until then nobody leaves that
-  in-sync set: its apparent leader may have lost power, too.
+  (`elect_most_complete`), theirs or that of another replica. Until then nobody leaves that in-sync set: its apparent
+  leader may have lost power, too.
 - Dead or stopping brokers leave the in-sync sets of partitions that others lead, so that commits need not wait until
   the leader finds that they lag. The leader epoch does not change then. So do those whose logs have failed, as in Kafka
   when a log directory goes offline; they are eligible then, until the leader commits something.
@@ -183,17 +183,18 @@ def elect_most_complete(
     controller_epoch: int,
     ends: Mapping[int, LogReach],
 ) -> PartitionState | None:
-    """The state in which the one leads, and is alone in sync, whose log goes furthest of the unproven members and the
-    last known eligible ones; None: none lives.
+    """The state in which the one leads, and is alone in sync, whose log goes furthest of the unproven members, the
+    last known eligible ones, and the other replicas in ``ends``; None: none lives.
 
     ``ends``: how far each log goes; one without an entry has nothing. Of two logs the one with the higher pair of
     leader epoch and end holds everything that either knew to be committed (`replication.divergence`). But a log that
     ends below another's start lacks what was committed, and deleted there: it does not lead, or offsets would be given
-    again. (Its epoch may be higher: a replica that begins at its leader's start knows none.) Equals lead in the usual
-    order.
+    again. (Its epoch may be higher: a replica that begins at its leader's start knows none.) Of equals those lead that
+    are unproven or last known eligible, in the usual order.
     """
-    doubtful = {*current.unproven, *current.last_known_eligible}.difference(current.lost)
-    candidates = brokers.of([broker_id for broker_id in replicas if broker_id in doubtful])
+    doubtful = {*current.unproven, *current.last_known_eligible}
+    with_log = [broker_id for broker_id in replicas if broker_id in {*doubtful, *ends} - {*current.lost}]
+    candidates = brokers.of(sorted(with_log, key=lambda broker_id: broker_id not in doubtful))
     if not candidates:
         return None
     known = {broker_id: ends.get(broker_id, NOTHING) for broker_id in candidates}

@@ -2,8 +2,9 @@
 
     a proven one leads, and its log      the unproven members leave the in-sync set, and join when they have caught up
     is in its answer
-    nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, and of the
-                                         ``last_known_eligible``, which belong to the complete set here
+    nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, of the
+                                         ``last_known_eligible``, which belong to the complete set here, and of the
+                                         other replicas that answer, as the set may have lost what those have
     nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`, if one of the set is
                                          among them, even one that cannot open its log; a proven one that comes back
                                          meanwhile leads at once (`election.elect`)
@@ -68,7 +69,7 @@ class UnprovenReplicas:
             at: now_ms if brokers.is_led(present.state) else self._since_ms.get(at, now_ms)
             for at, present in found.items()
         }
-        asked = {at: self._whom(at, present, brokers, now_ms) for at, present in found.items()}
+        asked = {at: self._whom(at, present, _replicas(cluster, at), brokers, now_ms) for at, present in found.items()}
         answers = self._answers(asked, cluster)
         decided = [
             decision
@@ -95,16 +96,24 @@ class UnprovenReplicas:
     def _is_over(self, at: TopicPartition, now_ms: int) -> bool:
         return now_ms - self._since_ms[at] >= PATIENCE_MS
 
-    def _whom(self, at: TopicPartition, present: VersionedState, brokers: Electorate, now_ms: int) -> list[int]:
+    def _whom(
+        self,
+        at: TopicPartition,
+        present: VersionedState,
+        replicas: Collection[int],
+        brokers: Electorate,
+        now_ms: int,
+    ) -> list[int]:
         """The brokers whose answers decide; none: others have to be waited for first."""
         state = present.state
         if state.leader is not None:
             return [state.leader] if brokers.is_led(state) and state.leader not in brokers.suspects else []
         members = _members(state)
-        there = [member for member in members if member in brokers.live and member not in brokers.suspects]
-        is_enough = len(there) == len(members) or self._is_over(at, now_ms)
-        doubtful = {*state.unproven, *state.last_known_eligible}
-        return [member for member in there if member in doubtful] if is_enough else []
+        there = {*brokers.live} - brokers.suspects
+        if not there.issuperset(members) and not self._is_over(at, now_ms):
+            return []
+        others = set(replicas).difference(members, state.lost)
+        return sorted(there & {*state.unproven, *state.last_known_eligible, *others})
 
     def _answers(
         self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
@@ -152,13 +161,13 @@ class UnprovenReplicas:
             in_sync = tuple(member for member in state.isr if member not in state.unproven)
             left = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch)
             return Decision(at.topic, at.partition, present, left)
-        ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of and broker_id in members}
-        is_complete = set(ends) == set(members)
-        if not is_complete and not (ends and self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
+        ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of}
+        heard = ends.keys() & set(members)
+        is_complete = len(heard) == len(members)
+        if not is_complete and not (heard and self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
             return None
-        replicas = cluster.topics[at.topic].record.assignment[at.partition]
         there = brokers.at(at.topic, at.partition)
-        chosen = elect_most_complete(state, replicas, there, controller_epoch, ends)
+        chosen = elect_most_complete(state, _replicas(cluster, at), there, controller_epoch, ends)
         if chosen is None:
             return None
         event(
@@ -169,7 +178,7 @@ class UnprovenReplicas:
             partition=at.partition,
             leader=chosen.leader,
             ends={broker_id: tuple(reach) for broker_id, reach in ends.items()},
-            not_heard=[member for member in members if member not in ends],
+            not_heard=[member for member in members if member not in heard],
         )
         return Decision(at.topic, at.partition, present, chosen)
 
@@ -183,6 +192,10 @@ def in_line(calls: Mapping[str, Callable[[], object]]) -> None:
 def _members(state: PartitionState) -> list[int]:
     """Those whose logs may go furthest."""
     return [member for member in (*state.isr, *state.last_known_eligible) if member not in state.lost]
+
+
+def _replicas(cluster: ClusterState, at: TopicPartition) -> tuple[int, ...]:
+    return cluster.topics[at.topic].record.assignment[at.partition]
 
 
 def _key(topic: TopicState, at: TopicPartition) -> PartitionKey:

@@ -320,6 +320,14 @@ CONTROLLER: Final = (
         tests=("tests/unit/controller/test_unproven.py",),
     ),
     Mutant(
+        name="logs_outside_the_in_sync_set_are_not_asked",
+        file="broker_runtime/controller/unproven.py",
+        old="others = set(replicas).difference(members, state.lost)",
+        new="others = set[int]()",
+        breaks="Where those in sync may lack something, the log that goes furthest of all leads.",
+        tests=("tests/unit/controller/test_unproven.py",),
+    ),
+    Mutant(
         name="last_known_eligible_join_as_proven",
         file="broker_runtime/zookeeper/returning.py",
         old="            if state.eligible:\n",
@@ -574,7 +582,7 @@ CONTROLLER: Final = (
     Mutant(
         name="somebody_leads_though_no_log_opens",
         file="broker_runtime/controller/unproven.py",
-        old="(ends and self._is_over(",
+        old="(heard and self._is_over(",
         new="(self._is_over(",
         breaks="Nobody leads while no log opens.",
         tests=("tests/unit/controller/test_unproven.py",),

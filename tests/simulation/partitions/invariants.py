@@ -471,7 +471,7 @@ class Invariants:
     def _elected(self, change: StateChange, is_decided: bool) -> None:
         leader = change.after.leader
         assert leader is not None
-        is_due = is_decided or self._is_rightly_eligible(change) or self._is_rightly_last_known(change)
+        is_due = is_decided or self._is_rightly_eligible(change) or self._has_rightly_most(change)
         if change.before is not None and leader not in change.before.isr and not is_due:
             raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
         node = self._nodes[leader]
@@ -479,10 +479,11 @@ class Invariants:
             self.may_lack.discard((leader, change.at))  # else it is not known yet to have died
         self._require(7, node, change.at, change.key, 0, self.of(change.key, change.at).end)
 
-    def _is_rightly_last_known(self, change: StateChange) -> bool:
-        """Whether the new leader was asked with those in sync that lost their power, and none that kept it is there."""
+    def _has_rightly_most(self, change: StateChange) -> bool:
+        """Whether the new leader was asked with those in sync that may lack something, and no other of them is there.
+        That it holds all that is committed is looked at for every leader."""
         before = change.before
-        if before is None or not before.unproven or change.after.leader not in before.last_known_eligible:
+        if before is None or not before.unproven or change.after.leader in before.lost:
             return False
         proven = set(before.isr).difference(before.unproven, before.lost)
         return not any(self._takes_part(each) and self._nodes[each].is_up for each in proven)

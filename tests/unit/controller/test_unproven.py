@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker_runtime.contract import requests
@@ -161,6 +162,41 @@ def test_last_known_eligible_replica_leads_when_the_log_of_the_only_one_in_sync_
     cluster.answers = {1: None, 2: (4, 12)}
     assert cluster.decide() == (None, RETRY_MS, [1, 2])
     assert cluster.decide(PATIENCE_MS)[0] == (2, (2,), ())
+
+
+def test_log_outside_the_in_sync_set_leads_if_it_goes_furthest():
+    """Those in sync may have lost what was committed before the third one left them."""
+    cluster = Cluster(live=(1, 2, 3), in_sync=(2, 3), unproven=(2, 3))
+    cluster.answers = {1: (4, 12), 2: (-1, 0), 3: (4, 11)}
+    assert cluster.decide() == ((1, (1,), ()), None, [1, 2, 3])
+    cluster.answers = {1: (3, 12), 2: (-1, 0), 3: (4, 11)}
+    assert cluster.decide()[0] == (3, (3,), ())
+    cluster.answers = {1: (4, 11), 2: (-1, 0), 3: (4, 11)}
+    assert cluster.decide()[0] == (3, (3,), ()), "of equals a member leads"
+
+
+def test_nobody_waits_for_a_replica_outside_the_in_sync_set():
+    cluster = Cluster(live=(1, 2, 3), in_sync=(2, 3), unproven=(2, 3))
+    cluster.answers = {2: (-1, 0), 3: (4, 11)}
+    assert cluster.decide() == ((3, (3,), ()), None, [1, 2, 3])
+    del cluster.live[1]
+    assert cluster.decide() == ((3, (3,), ()), None, [2, 3])
+
+
+def test_replica_outside_the_in_sync_set_alone_does_not_lead():
+    cluster = Cluster(live=(1, 2, 3), in_sync=(2, 3), unproven=(2, 3))
+    cluster.answers = {1: (4, 12), 2: None, 3: None}
+    assert cluster.decide()[0] is None
+    assert cluster.decide(10 * PATIENCE_MS)[0] is None, "logs that do not open may be repaired"
+    cluster.answers[2] = (4, 3)
+    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] == (1, (1,), ())
+
+
+def test_replica_that_lost_its_log_is_not_asked():
+    cluster = Cluster(live=(1, 2, 3), in_sync=(2, 3), unproven=(2, 3))
+    cluster.state = msgspec.structs.replace(cluster.state, lost=(1,))
+    cluster.answers = {1: (4, 12), 2: (4, 3), 3: (4, 11)}
+    assert cluster.decide() == ((3, (3,), ()), None, [2, 3])
 
 
 def test_member_whose_port_refuses_counts_as_absent():
