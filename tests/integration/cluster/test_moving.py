@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -115,10 +116,14 @@ def test_broker_joins_and_takes_partitions_while_clients_continue(cluster: Local
 
 
 def test_new_topic_avoids_a_broker_that_is_being_decommissioned(cluster: LocalCluster, admin: Admin) -> None:
-    """A decommissioned broker gets no new replicas until that is cancelled."""
+    """A decommissioned broker gets no new replicas until that is cancelled; both are known a moment later."""
+    names = (f"elsewhere-{number}" for number in count())
     admin.decommission_broker(2)
-    wait_until(lambda: 2 not in _replicas(admin.create_topic("elsewhere", partitions=3, exist_ok=True)), "it is known")
-    admin.decommission_broker(2, cancel=True)
+    try:
+        wait_until(lambda: 2 not in _replicas(admin.create_topic(next(names), partitions=3)), "it is known")
+    finally:
+        admin.decommission_broker(2, cancel=True)
+    wait_until(lambda: 2 in _replicas(admin.create_topic(next(names), partitions=3)), "the end of it is known")
 
 
 def _places(admin: Admin, topic: str) -> list[tuple[int, ...]]:

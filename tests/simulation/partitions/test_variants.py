@@ -18,7 +18,7 @@ TRIED_FIRST = {
     "in_sync_without_broker_epoch": [24],
     "leaves_sets_to_members_that_are_gone": [40, 73],
     "looks_at_nothing_behind_a_bad_frame": [50],
-    "rolls_with_a_snapshot_of_before": [12],
+    "rolls_with_a_snapshot_of_before": [181, 192],
     "saves_a_high_watermark_that_is_not_durable": [5, 7],
     "takes_a_copy_for_the_disk": [86, 146],
     "takes_any_disk_for_its_own": [23],
