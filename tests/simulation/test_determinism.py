@@ -12,6 +12,8 @@ import pytest
 from tests.simulation.simulator.workload import Workload
 from tests.simulation.workloads import WORKLOADS
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 EACH_WORKLOAD = pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 

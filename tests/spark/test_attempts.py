@@ -161,9 +161,11 @@ def test_one_attempt_of_each_task_counts(workers_python, new_topic, options, adm
     for happening, topic in {**batches, **streams}.items():
         assert (tmp_path / happening).exists(), f"{happening} did not happen"
         wait_until(lambda topic=topic: written(options, topic) == list(range(ROWS)), f"{happening}: all, once", 30)
-        attempts = [path.name.split(".")[2] for path in tmp_path.glob(f"{happening}.written.0.*")]
-        # The first attempt had written everything, too, where it failed after that or was doubled.
-        assert len(attempts) == (2 if happening.startswith(("failed", "twice")) else 1), happening
+        attempts = len(list(tmp_path.glob(f"{happening}.written.0.*")))
+        # The first attempt had written everything, too, where it failed after that or was doubled. The Python worker
+        # of an executor that was killed may live on for a moment, and write what it was given.
+        possible = {"worker-killed": {1}, "executor-killed": {1, 2}}
+        assert attempts in possible.get(happening, {2}), happening
     wait_until(lambda: not admin.list_open_transactions()[0], "nothing is left open", 60)
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.groups.run import GROUPS
 from tests.simulation.simulator.pool import first_violation, run_limited
 
+pytestmark = pytest.mark.alone
+
 SEEDS = 300
 
 

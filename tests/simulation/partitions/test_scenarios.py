@@ -8,6 +8,8 @@ import pytest
 
 from tests.simulation.partitions.scenario import UntrueError, run_scenario
 
+pytestmark = pytest.mark.alone
+
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 

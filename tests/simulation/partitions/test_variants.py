@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.partitions.run import PARTITIONS
 from tests.simulation.simulator.pool import first_violation, run_limited
 
+pytestmark = pytest.mark.alone
+
 SEEDS = 300
 TRIED_FIRST = {
     "changes_in_sync_sets_in_any_session": [9, 39],

@@ -5,10 +5,11 @@ Rule: an outcome depends on its seed alone, not on which process ran it or what 
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,6 +98,11 @@ def outcomes(
     # Spawned: the simulation is single-threaded, whoever starts it may not be.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+def call_named(module: str, name: str, arguments: Mapping[str, object]) -> None:
+    """Calls a module's function: for another process, which may know the module by another name."""
+    getattr(importlib.import_module(module), name)(**arguments)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.simulator.pool import first_violation, run_limited
 from tests.simulation.transactions.run import TRANSACTIONS
 
+pytestmark = pytest.mark.alone
+
 SEEDS = 300
 TRIED_FIRST = {
     "commits_offsets_outside_of_the_decision": [6],
