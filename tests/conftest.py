@@ -36,10 +36,13 @@ hypothesis.settings.load_profile("without-deadline")
 _FAST = {"contract", "unit"}
 _BUSY = {"examples", "simulation", "spark", "wheel"}  # they use a processor all the time; the others wait for processes
 
+_BOTH = (True, False)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several files run side by side, a busy one runs beside waiting ones: the fast tests come first, then one
-    of each alternately. Within a file nothing changes.
+    """Where several files run side by side, a busy one runs beside waiting ones: the fast tests come first, then the
+    files with tests marked ``slow``, so that none of them is left alone at the end, then the others, of both a busy and
+    a waiting one alternately. Within a file nothing changes.
     """
     if not _worker:
         return
@@ -47,12 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.path, []).append(item)
     root = Path(__file__).parent
-    kinds: dict[str, list[Path]] = {"fast": [], "busy": [], "waiting": []}
-    for path in files:
+    fast: list[Path] = []
+    others: dict[tuple[bool, bool], list[Path]] = {(is_slow, is_busy): [] for is_slow in _BOTH for is_busy in _BOTH}
+    for path, tests in files.items():
         folder = path.relative_to(root).parts[0]
-        is_fast = folder in _FAST or path.parent == root
-        kinds["fast" if is_fast else "busy" if folder in _BUSY else "waiting"].append(path)
-    ordered = [*kinds["fast"], *_in_turn(kinds["busy"], kinds["waiting"])]
+        is_slow = any(test.get_closest_marker("slow") for test in tests)
+        is_fast = not is_slow and (folder in _FAST or path.parent == root)
+        (fast if is_fast else others[is_slow, folder in _BUSY]).append(path)
+    ordered = [*fast, *(path for is_slow in _BOTH for path in _in_turn(others[is_slow, True], others[is_slow, False]))]
     items[:] = [item for path in ordered for item in files[path]]
 
 

@@ -14,6 +14,8 @@ from tests.chaos.catalogue import Machine
 from tests.chaos.report import Report
 from tests.chaos.run import one_round
 
+pytestmark = pytest.mark.slow
+
 MINUTES = float(os.environ.get("PYLOG_CHAOS_MINUTES", "3"))
 SEED = int(os.environ.get("PYLOG_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 

@@ -13,6 +13,8 @@ import pytest
 from tests.chaos.run_exactly_once import one_round
 from tests.chaos.test_chaos import MINUTES, SEED
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(900 + MINUTES * 60)  # a busy machine needs minutes to start Spark, and to let the query end
 def test_every_row_is_written_once_wherever_drivers_die() -> None:

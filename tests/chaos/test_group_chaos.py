@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tests.chaos.run_groups import one_round
 from tests.chaos.test_chaos import MINUTES, SEED
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_record_is_processed_whatever_member_or_broker_breaks() -> None:

@@ -22,6 +22,8 @@ from tests.spark.queries import LIMIT_S
 from tests.spark.test_restart import kill_group
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 3
 VALUES_PER_BATCH = 30
 """The producer does so ten times a second."""

@@ -24,6 +24,8 @@ from tests.spark.queries import LIMIT_S, failure_of, stream_of
 from tests.spark.test_restart import PROGRAM, kill_group
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's workers do not have the tests
 
 ROWS = 1_200

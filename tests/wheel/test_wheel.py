@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 _PROGRAM = Path(__file__).parent / "check_wheel.py"
 _LIMIT_S = 900
 

@@ -30,6 +30,8 @@ from tests.integration.cluster.replicas import (
 )
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 40.0
 wait_through_errors = partial(wait_until, limit_s=LIMIT_S, ignoring=(PylogError,))  # of brokers that start
 COUNT = 1_000

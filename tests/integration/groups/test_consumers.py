@@ -17,6 +17,8 @@ from pyspark_log.testing import LocalCluster
 from tests.integration.groups.readers import Reader, ReaderProcess
 from tests.waiting import take, wait_until
 
+pytestmark = pytest.mark.slow
+
 SESSION_MS = 2_000
 LONG_SESSION_MS = 6_000  # for consumers that must not lose their session, however busy the machine is
 _names = itertools.count(1)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.partitions.run import PARTITIONS
 from tests.simulation.simulator.pool import run_all
+
+pytestmark = pytest.mark.slow
 
 FIRST, COUNT = 1, 300
 FAULTS_AT_LEAST = 1_000

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.partitions.run import PARTITIONS
 from tests.simulation.simulator.pool import first_violation, run_limited
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 SEEDS = 300
 TRIED_FIRST = {

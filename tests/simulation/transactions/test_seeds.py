@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.simulator.pool import run_all
 from tests.simulation.transactions.run import TRANSACTIONS
+
+pytestmark = pytest.mark.slow
 
 FIRST, COUNT = 1, 300
 FAULTS_AT_LEAST = 2_000
