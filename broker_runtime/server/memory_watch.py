@@ -42,6 +42,7 @@ MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
 _STEP_S: Final = 0.05
 _CHECKING_STEP_S: Final = 0.01
+_LATE_S: Final = 0.5  # between two checks: as much may come in that time as the limit leaves room for
 _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
 _JOIN_LIMIT_S: Final = 1.0
@@ -110,6 +111,7 @@ class MemoryWatch:
         self._clock = clock
         self._calm_bytes: int | None = None  # the least since connections were checked last
         self._checked_s = 0.0
+        self._stepped_s: float | None = None
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
         self._may_check_s = 0.0
         self._gave_back_s = 0.0
@@ -286,6 +288,9 @@ class MemoryWatch:
             del self._ending[address]
 
     def _watch(self) -> float:
+        before_s, self._stepped_s = self._stepped_s, self._clock.now_s()
+        if before_s is not None and (passed_s := self._stepped_s - before_s) > _LATE_S:
+            event(_logger, "check memory late", level=logging.WARNING, after_s=round(passed_s, 3))
         self.step()
         return _CHECKING_STEP_S if self._is_checking else _STEP_S
 

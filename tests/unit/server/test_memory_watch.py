@@ -259,6 +259,16 @@ def test_limit_holds_when_a_look_is_late(world: World) -> None:
     assert most_bytes > _LIMIT_BYTES // 3
 
 
+def test_look_that_comes_late_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The limit is only as good as the looks are frequent: until there are credits, and for new connections."""
+    for pause_s in (0.05, 0.4, 0.6):
+        world.watch._watch()
+        world.now_s += pause_s
+    assert caplog.messages == []
+    world.watch._watch()
+    assert caplog.messages == ["check memory late after_s=0.6"]
+
+
 def test_connections_receive_on_credit_only_while_much_is_untaken(world: World) -> None:
     """The ordinary work of brokers and clients needs no filter."""
     for _ in range(10):
