@@ -20,8 +20,6 @@ AIM_M_PER_S = 0.7
 
 
 def run(workspace: Workspace) -> list[Figure]:
-    from pyspark_log import Producer
-
     records = workspace.scaled(RECORDS)
     value = bytes(100)
 
@@ -39,27 +37,15 @@ def run(workspace: Workspace) -> list[Figure]:
                 timestamps.clear()
         return records / 1e6 / (time.perf_counter() - started)
 
-    with (
-        workspace.topic(partitions=2, prefix="send") as topic,
-        Producer(workspace.cluster.bootstrap_servers) as producer,
-    ):
-
-        def sent() -> float:
-            started = time.perf_counter()
-            for _ in range(records):
-                producer.send(topic, value)
-            producer.flush(timeout=300)
-            return records / 1e6 / (time.perf_counter() - started)
-
-        figure = paired(
-            "send, 100-byte records",
-            sent,
-            bare,
-            unit="M records/s",
-            peer_is="a loop that appends to lists and makes Arrow arrays",
-            rounds=workspace.rounds,
-            promises=(at_least(0.33),),
-        )
+    figure = paired(
+        "send, 100-byte records",
+        lambda: send_speed(workspace, records),
+        bare,
+        unit="M records/s",
+        peer_is="a loop that appends to lists and makes Arrow arrays",
+        rounds=workspace.rounds,
+        promises=(at_least(0.33),),
+    )
     absolute = Figure(
         name="send, 100-byte records, absolute",
         unit="M records/s",
@@ -68,3 +54,20 @@ def run(workspace: Workspace) -> list[Figure]:
         promises=(Promise(text=f"≥ {AIM_M_PER_S} M/s", at_least=AIM_M_PER_S),),
     )
     return [figure, absolute]
+
+
+def send_speed(workspace: Workspace, records: int) -> float:
+    """Millions of records per second into a producer, until all are acknowledged."""
+    from pyspark_log import Producer
+
+    value = bytes(100)
+    with (
+        workspace.topic(partitions=2, prefix="send") as topic,
+        Producer(workspace.cluster.bootstrap_servers) as producer,
+    ):
+        producer.send(topic, value).result(60)
+        started = time.perf_counter()
+        for _ in range(records):
+            producer.send(topic, value)
+        producer.flush(timeout=300)
+        return records / 1e6 / (time.perf_counter() - started)

@@ -7,7 +7,8 @@ A log with 1,000 aborted transactions of one record among 4 M committed ones, be
 ``Consumer.poll_batches``, ``pyspark_log.read`` and Spark's source. Promised: 95 %.
 
 With ``--before PATH``, a checkout of an earlier version, also this version beside that one, each with a broker and a
-Spark session of its own, in turns: how fast Spark's sink writes (promised: 95 %), a micro-batch of one row from topic
+Spark session of its own, in turns: how fast a producer sends records and batches (95 %), and how long one record waits
+for its acknowledgement (1 ms more); how fast Spark's sink writes (promised: 95 %), a micro-batch of one row from topic
 to topic (25 ms more), and how fast those three readers read a topic without transactions (97 %).
 """
 
@@ -34,6 +35,9 @@ _MORE_PAIRS = 4
 """Times as many pairs for readers without Spark: each reads for half a second, and 3 % are less than two of them differ
 by."""
 _BEFORE = {
+    "send": ("send, 100-byte records", "M records/s", at_least(0.95)),
+    "send_batch": ("send_batch, 100-byte values", "MB/s", at_least(0.95)),
+    "acknowledged": ("one record to its acknowledgement, p50", "ms", at_most_more(1, "ms")),
     "sink": ("sink, 100-byte rows", "M rows/s", at_least(0.95)),
     "typed_sink": ("sink, 5 typed columns", "M rows/s", at_least(0.95)),
     "micro_batch": ("micro-batch of 1 row, topic to topic", "ms", at_most_more(25, "ms")),
@@ -136,7 +140,7 @@ def _against(workspace: Workspace, checkout: Path) -> Iterator[Figure]:
                 lambda what=what: before.measure(what),
                 unit=unit,
                 peer_is=f"{checkout.name}, with a broker and a Spark session of its own",
-                rounds=workspace.rounds * (_MORE_PAIRS if what in {"poll", "read"} else 1),
+                rounds=workspace.rounds * (_MORE_PAIRS if what in {"poll", "read", "acknowledged"} else 1),
                 warmups=2 if "sink" in what else 1,
                 promises=(promise,),
                 note="lower is better" if is_difference else "",

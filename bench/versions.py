@@ -20,14 +20,20 @@ from pathlib import Path
 from typing import Final, Self
 
 from bench import data
+from bench.latency import acknowledged_ms
+from bench.send import send_speed
+from bench.send_batch import send_batch_speed
 from bench.sink import FIVE_COLUMNS, VALUE, write_speed
 from bench.source import micro_batches
 from bench.topics import BATCH_ROWS, fill
 from bench.workspace import ROOT, Workspace
 
 ROWS: Final = 4_000_000
+SENT: Final = 500_000
 MICRO_BATCHES: Final = 40
-MEASUREMENTS: Final = ("sink", "typed_sink", "micro_batch", "poll", "read", "source")
+MEASUREMENTS: Final = (
+    "send", "send_batch", "acknowledged", "poll", "read", "source", "sink", "typed_sink", "micro_batch",
+)  # fmt: skip
 _END_S: Final = 60.0
 
 
@@ -97,6 +103,9 @@ def _measurements(workspace: Workspace, stack: ExitStack) -> Mapping[str, Callab
     one_by_one = stack.enter_context(workspace.topic(partitions=1, prefix="version-rows"))
     fill(workspace.cluster, one_by_one, data.values_batch(1), rows=micro_rows, partitions=1)
     return {
+        "send": lambda: send_speed(workspace, workspace.scaled(SENT)),
+        "send_batch": lambda: send_batch_speed(workspace, ROWS),
+        "acknowledged": lambda: acknowledged_ms(workspace),
         "sink": lambda: write_speed(workspace, VALUE, None, rows),
         "typed_sink": lambda: write_speed(workspace, FIVE_COLUMNS, data.TYPED, rows),
         "micro_batch": lambda: _micro_batch_ms(workspace, one_by_one, micro_rows),

@@ -310,7 +310,9 @@ class LogState:
 
     def reload_producers(self, end: int) -> None:
         """Reads the producers' state again after a truncation to ``end``. Call inside `using`."""
-        self.producers = load_producers(self.files, self.directory, self.segments.all_loaded(), end)
+        self.producers = load_producers(
+            self.files, self.directory, self.segments.all_loaded(), end, self.high_watermark
+        )
         self.settle()
 
     def write_closing_files(self) -> None:

@@ -377,9 +377,14 @@ def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> Repeat
     )
 
 
-def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segment], end: int) -> ProducerState:
+def load_producers(
+    files: FileSystem, directory: Path, segments: Sequence[Segment], end: int, high_watermark: int
+) -> ProducerState:
     """The state after all records before ``end``, where ``segments`` end. Snapshots that do not fit are removed: those
     beyond ``end`` know records that no longer exist, those before the first segment lack the records in between.
+
+    Which ends of transactions are not committed yet depends on ``high_watermark``, which no snapshot has: the frames
+    from there on say it.
 
     Raises `CorruptRecordError` where a segment is damaged, `OSError`.
     """
@@ -390,15 +395,20 @@ def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segmen
     if stale:  # otherwise a power failure could bring one back after the log has grown beyond it
         files.sync_directory(directory)
     offset, state = _newest_snapshot(files, directory, [offset for offset in offsets if offset not in stale])
+    known_from = min(offset, high_watermark) if state.transactions.known else offset
     ends = [segment.base_offset for segment in segments[1:]] + [end]
     for segment, segment_end in zip(segments, ends, strict=True):
-        if segment_end <= offset:
+        if segment_end <= known_from:
             continue
         segment.load()
         with segment.hold() as held:
             for position, header in segment.walk(held, segment.size_bytes, 0, segment.base_offset):
                 if header.base_offset >= offset:
                     state.add(header, segment.control(held, position, header))
+                elif header.is_control and header.base_offset >= known_from:
+                    control = segment.control(held, position, header)
+                    if isinstance(control, TransactionEnd):
+                        state.transactions.end_again(header, control)
     return state
 
 

@@ -104,14 +104,14 @@ class Recovery:
         epochs = self._epochs(segments, was_recovered, log_start)
         if end == segments[0].base_offset:
             epochs.replace([])  # there is no record of any
-        producers = load_producers(self._files, self._directory, segments, end)
-        known = max(self._start.high_watermark, self._stamped_watermark, log_start)
+        high_watermark = min(max(self._start.high_watermark, self._stamped_watermark, log_start), end)
+        producers = load_producers(self._files, self._directory, segments, end, high_watermark)
         return LoadedLog(
             segments=segments,
             epochs=epochs,
             producers=producers,
             log_start_offset=log_start,
-            high_watermark=min(known, end),
+            high_watermark=high_watermark,
             was_recovered=was_recovered,
         )
 

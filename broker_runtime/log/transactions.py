@@ -162,6 +162,11 @@ class Transactions:
             self._ending.append((header.base_offset, min(each.first_offset for each in ended)))
         self._learn(end.transactional_id, end.epoch, end.batch_id, log_time_ms)
 
+    def end_again(self, header: FrameHeader, end: TransactionEnd) -> None:
+        """A `TransactionEnd` that was appended before this state was saved may not be committed yet."""
+        if end.ended:
+            self._ending.append((header.base_offset, min(each.first_offset for each in end.ended)))
+
     def known_since(self, after_ms: int) -> dict[str, KnownId]:
         """The transactional ids that were seen at that time of the log or later, or have something open."""
         in_use = {each.begin.transactional_id for each in self.open.values()}

@@ -32,6 +32,14 @@ TRANSACTIONS: Final = (
         ),
     ),
     Mutant(
+        name="end_before_the_snapshot_counts_as_committed",
+        file="broker_runtime/log/producer_state.py",
+        old="                        state.transactions.end_again(header, control)\n",
+        new="                        pass\n",
+        breaks="Nor does it end for readers because the log was opened again.",
+        tests=("tests/unit/log/test_transactions.py",),
+    ),
+    Mutant(
         name="decided_batch_stays_open",
         file="broker_runtime/log/transactions.py",
         old="            or begin.batch_id <= self.batch_id\n",

@@ -133,6 +133,50 @@ def test_end_that_is_not_committed_yet_keeps_its_transaction_unstable() -> None:
         assert log.last_stable_offset == 3
 
 
+@pytest.mark.parametrize("how", ["orderly", "killed"])
+@pytest.mark.parametrize("rolls", [False, True])
+def test_end_that_is_not_committed_yet_keeps_its_transaction_unstable_after_a_restart(how: str, rolls: bool) -> None:
+    """The snapshot of producers knows what is open, and not what was committed when the log was closed."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory, TINY)
+    append(log, frame(3))
+    append(log, transactional(7), begin())
+    log.end_transactions(
+        Outcomes(transactional_id="a", epoch=0, batch_id=0, committed=[(7, 7)]), leader_epoch=0, now_ms=1
+    )
+    for seed in range(30 if rolls else 0):
+        log.append_as_leader([frame(seed=seed, size=200)], leader_epoch=0, now_ms=1)
+    log.flush()
+    if how == "orderly":
+        directory.close()
+    else:
+        files.kill()
+    with open_directory(files) as directory:
+        log = open_log(directory, TINY)
+        assert (log.high_watermark, log.last_stable_offset) == (5, 3)
+        assert len(log.segment_base_offsets) > 2 or not rolls
+        log.set_high_watermark(6)
+        assert log.last_stable_offset == 6
+
+
+def test_end_that_is_not_committed_yet_keeps_its_transaction_unstable_after_a_truncation() -> None:
+    """The end stays in the log; the snapshot that the truncated log begins with is one from behind it."""
+    with open_directory() as directory:
+        log = open_log(directory, TINY)
+        append(log, transactional(7), begin())
+        log.end_transactions(
+            Outcomes(transactional_id="a", epoch=0, batch_id=0, committed=[(7, 7)]), leader_epoch=0, now_ms=1
+        )
+        for seed in range(30):
+            log.append_as_leader([frame(seed=seed, size=200)], leader_epoch=0, now_ms=1)
+        log.flush()
+        log.truncate_to(log.log_end_offset - 1)
+        assert (log.high_watermark, log.last_stable_offset) == (2, 0)
+        log.set_high_watermark(3)
+        assert log.last_stable_offset == 3
+
+
 def test_transaction_that_is_over_and_not_committed_is_aborted() -> None:
     """D6: one end lists who is committed, and aborts all others of its scope."""
     with open_directory() as directory:
