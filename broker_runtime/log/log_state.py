@@ -239,11 +239,8 @@ class LogState:
         if not self.is_loaded:
             return self.start
         durable = self.commit.durable_end_offset
-        return StartState(
-            recovery_point=durable,
-            high_watermark=min(self.high_watermark, durable),
-            log_start_offset=self.log_start_offset,
-        )
+        committed = min(self.high_watermark, durable)
+        return StartState(recovery_point=durable, high_watermark=committed, log_start_offset=self.log_start_offset)
 
     def settle(self) -> None:
         """The high watermark or the transactions have changed. Call inside `using`."""
@@ -310,9 +307,8 @@ class LogState:
 
     def reload_producers(self, end: int) -> None:
         """Reads the producers' state again after a truncation to ``end``. Call inside `using`."""
-        self.producers = load_producers(
-            self.files, self.directory, self.segments.all_loaded(), end, self.high_watermark
-        )
+        loaded = self.segments.all_loaded()
+        self.producers = load_producers(self.files, self.directory, loaded, end, self.high_watermark)
         self.settle()
 
     def write_closing_files(self) -> None:

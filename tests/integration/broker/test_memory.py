@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from pyspark_log.testing import LocalCluster
 
 LIMIT_BYTES = 896 << 20
 _MIB = 1 << 20
+_MOST_BYTES_PER_S = 2048 * _MIB  # that forty connections on one machine send
 
 
 @pytest.fixture(scope="module")
@@ -192,31 +194,24 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
 
 def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served() -> None:
     """Forty connections at a time send six gibibytes in endless messages, with small actions in between, and are
-    replaced when cut. A machine that lets the broker's watch wait for half a second is no place to measure this.
+    replaced when cut. Where a busy machine lets the broker's watch wait, what came meanwhile is more, and no error.
     """
-    for _ in range(3):
-        with LocalCluster(settings={"memory.max.bytes": str(LIMIT_BYTES)}) as cluster:
-            with Admin(cluster.bootstrap_servers) as admin:
-                admin.create_topic("t")
-            _flood(cluster)
-            peak, output = peak_bytes(cluster), (cluster.log_dirs(1)[0].parent / "broker.out").read_text()
-        if peak < LIMIT_BYTES:
-            return
-        assert "check memory late" in output, peak
-    pytest.skip("the broker's watch had to wait in each of three runs: this machine is too busy to measure memory")
-
-
-def _flood(cluster: LocalCluster) -> None:
-    address = cluster.bootstrap_servers
-    command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
-    flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)
-    with flood, Producer(address) as producer:
-        sent = 0
-        while flood.poll() is None or sent < 20:
-            producer.send("t", b"meanwhile").result(30)
-            sent += 1
-        assert flood.stdout is not None
-        assert int(flood.stdout.read()) > LIMIT_BYTES
+    with LocalCluster(settings={"memory.max.bytes": str(LIMIT_BYTES)}) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t")
+        address = cluster.bootstrap_servers
+        command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
+        flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)
+        with flood, Producer(address) as producer:
+            sent = 0
+            while flood.poll() is None or sent < 20:
+                producer.send("t", b"meanwhile").result(30)
+                sent += 1
+            assert flood.stdout is not None
+            assert int(flood.stdout.read()) > LIMIT_BYTES
+        peak, output = peak_bytes(cluster), (cluster.log_dirs(1)[0].parent / "broker.out").read_text()
+    waited_s = max(map(float, re.findall(r"check memory late after_s=([\d.]+)", output)), default=0.0)
+    assert peak < LIMIT_BYTES + int(waited_s * _MOST_BYTES_PER_S)
 
 
 def exchange(client: Any, batch: pa.RecordBatch, options: Any) -> None:
