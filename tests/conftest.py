@@ -13,6 +13,7 @@ import pytest
 
 from broker_runtime import ports
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
+from tests.spark_classes import frugal_java
 
 _chroots = itertools.count(1)
 
@@ -26,8 +27,7 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
     _first = ports.RANGE.start + int(_worker[2:]) * _share
     os.environ[ports.RANGE_VARIABLE] = f"{_first}-{_first + _share - 1}"
 
-# For every driver that a test starts: a JVM of minutes spends half of its processor time on optimising itself.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", frugal_java())  # for every driver that a test starts
 
 # The duration of one example depends on how busy the machine is; tests of speed say so themselves.
 hypothesis.settings.register_profile("without-deadline", deadline=None)

@@ -211,8 +211,8 @@ class _Look:
             elif state.isr == (own_id,) and not state.last_known_eligible:
                 return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
-        left = state.without(own_id, whole=() if may_lack else (own_id,))
-        if may_lack:  # it may have more than the others, if their disks fail before it has caught up
+        left = state.without(own_id, whole=(own_id,))
+        if may_lack:  # not eligible, but it may have more than the others, if their disks fail before it has caught up
             left = left.with_last_known_eligible({*left.last_known_eligible, own_id})
         return _Change(topic.name, number, left, present.version, "unclean stop", other)
 

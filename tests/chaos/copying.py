@@ -29,6 +29,7 @@ from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from tests.chaos import sink_hooks
 from tests.chaos.copy_query import GO
 from tests.chaos.sink_hooks import DIRECTORY, Order
+from tests.spark_classes import frugal_java
 from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 ROOT: Final = Path(__file__).parents[2]
 AT_RANDOM: Final = "at a random time"
 FROZEN: Final = "frozen, replaced, thawed"
-FRUGAL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAYS_TO_DIE: Final = (*sink_hooks.POINTS, AT_RANDOM, AT_RANDOM, AT_RANDOM, FROZEN)
 _LOCAL: Final = "local[2,4]"  # a task may fail three times
 _SPARK: Final = {
@@ -261,13 +261,12 @@ class CopyQuery(threading.Thread):
         servers: str,
         source: str,
         target: str,
-        archive: Path | None,
         spark_cluster: tuple[str, Mapping[str, str]] | None,
         cluster_share: float,
         only: str | None,
         rng: random.Random,
     ) -> None:
-        """``only``: of the ways to die, those whose names hold this. ``archive``: see `archive_classes`.
+        """``only``: of the ways to die, those whose names hold this.
         ``spark_cluster``: a master, and settings for its drivers; ``cluster_share`` of the drivers use it."""
         super().__init__(name=f"query {name}", daemon=True)
         directory.mkdir()
@@ -279,7 +278,7 @@ class CopyQuery(threading.Thread):
         self._cluster_share = cluster_share
         self._rng = rng
         self._plans = Plans(rng, only)
-        self._environment = spark_environment(directory, _java_with(archive))
+        self._environment = spark_environment(directory)
         servers_option = {"pylog.bootstrap.servers": servers}
         self._given: dict[str, Any] = {
             "name": name,
@@ -343,13 +342,7 @@ class CopyQuery(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - `stop` raises it
             self.error = error
 
-    def _new(
-        self,
-        given: Mapping[str, Any],
-        *,
-        has_executors: bool | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> Driver:
+    def _new(self, given: Mapping[str, Any], *, has_executors: bool | None = None) -> Driver:
         if has_executors is None:
             has_executors = self._rng.random() < self._cluster_share
         master, more = _LOCAL, dict[str, str]()
@@ -357,7 +350,7 @@ class CopyQuery(threading.Thread):
             master, more = self._spark_cluster[0], dict(self._spark_cluster[1])
         directory = self._directory / f"driver-{len(self._drivers)}"
         given = {**given, "master": master, "spark": {**_SPARK, **more}}
-        driver = Driver(directory, given, environment or self._environment)
+        driver = Driver(directory, given, self._environment)
         self._drivers.append(driver)
         return driver
 
@@ -456,25 +449,10 @@ class CopyQuery(threading.Thread):
             self.deaths.faults[what] += 1
             log.info("%s %s", self.query, what)
 
-    def archive_classes(self, archive: Path) -> None:
-        """Runs a first driver to the end of the input, and keeps the classes that it loaded as they are in memory
-        (Java's class data sharing): later drivers start with half of the processor time. Before `start`."""
-        java = f"{FRUGAL_JAVA} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
-        environment = spark_environment(self._directory, java)
-        at_once = {**self._given["source"], "maxOffsetsPerTrigger": str(1 << 40)}
-        driver = self._new({**self._given, "source": at_once}, has_executors=False, environment=environment)
-        driver.wait_until_ready()
-        driver.go({"availableNow": True})
-        if driver.wait(_FINAL_LIMIT_S) != 0:
-            raise RuntimeError(f"the first driver failed: {driver.directory}/log")
-        comes_true(lambda: not driver.processes(), _READY_LIMIT_S)  # its JVM writes the archive at its end
-        self._look_back(driver)
-        driver.close()
 
-
-def spark_environment(directory: Path, java: str = FRUGAL_JAVA) -> dict[str, str]:
+def spark_environment(directory: Path) -> dict[str, str]:
     """The environment of drivers, and of a Spark cluster that runs their executors. What they leave behind, they leave
-    in the directory. ``java``: options of the drivers' JVMs."""
+    in the directory."""
     script, temporary = directory / "python3", directory / "tmp"
     script.write_text(_WORKERS_PYTHON % sys.executable)
     script.chmod(0o755)
@@ -488,12 +466,8 @@ def spark_environment(directory: Path, java: str = FRUGAL_JAVA) -> dict[str, str
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(temporary),
         "TMPDIR": str(temporary),
-        "SPARK_SUBMIT_OPTS": f"{java} -Djava.io.tmpdir={temporary}",
+        "SPARK_SUBMIT_OPTS": f"{frugal_java()} -Djava.io.tmpdir={temporary}",
     }
-
-
-def _java_with(archive: Path | None) -> str:
-    return FRUGAL_JAVA if archive is None else f"{FRUGAL_JAVA} -XX:SharedArchiveFile={archive}"
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

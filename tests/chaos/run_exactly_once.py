@@ -192,12 +192,10 @@ def one_round(
     cluster_share: float = 0.2,
     only: str | None = None,
     has_broker_faults: bool = True,
-    archive: Path | None = None,
 ) -> Outcome:
     """Runs one cluster and its queries, from start to verdict. A failed round keeps its directory.
 
-    ``cluster_share``: the share of drivers whose executors are processes of their own. ``archive``: a file where an
-    earlier round kept Spark's classes, or this one shall (`CopyQuery.archive_classes`): worth it for many drivers.
+    ``cluster_share``: the share of drivers whose executors are processes of their own.
     """
     without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
     kinds = [each for each in without_disks if each.name in BROKER_FAULTS]
@@ -219,7 +217,7 @@ def one_round(
             (directory / "spark").mkdir()
             environment = spark_environment(directory / "spark")
             running = stack.enter_context(SparkCluster(directory / "spark", environment))
-            spark_cluster = running.master, cluster_settings(archive)
+            spark_cluster = running.master, cluster_settings()
         reader = stack.enter_context(Reader(servers))
         copies = [
             CopyQuery(
@@ -228,7 +226,6 @@ def one_round(
                 servers=servers,
                 source=SOURCE,
                 target=TARGET,
-                archive=archive,
                 spark_cluster=spark_cluster,
                 cluster_share=cluster_share,
                 only=only if is_way_to_die else None,
@@ -240,8 +237,6 @@ def one_round(
         rows.start()
         for copy in copies:
             stack.callback(copy.close)
-        if archive is not None and not archive.exists():
-            copies[0].archive_classes(archive)
         for copy in copies:
             copy.start()
         faults = Faults(cluster, TARGET, OUTPUT_PARTITIONS, rng)
@@ -387,7 +382,6 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=2)
     parser.add_argument("--cluster-share", type=float, default=0.2, help="of the drivers whose executors are processes")
     parser.add_argument("--calm", action="store_true", help="brokers and ZooKeeper are left alone")
-    parser.add_argument("--archive", type=Path, default=None, help="keep Spark's classes in this file for later runs")
     parser.add_argument("--only", default=None, help="only points and faults whose name holds this")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -395,17 +389,15 @@ def main() -> int:
     end_on_sigterm()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
-    with tempfile.TemporaryDirectory(prefix="pylog-chaos-spark-") as temporary:
-        outcome = one_round(
-            random.Random(seed),
-            duration_s=arguments.minutes * 60,
-            zookeepers=arguments.zookeepers,
-            queries=arguments.queries,
-            cluster_share=arguments.cluster_share,
-            only=arguments.only,
-            has_broker_faults=not arguments.calm,
-            archive=arguments.archive or Path(temporary) / "spark.jsa",
-        )
+    outcome = one_round(
+        random.Random(seed),
+        duration_s=arguments.minutes * 60,
+        zookeepers=arguments.zookeepers,
+        queries=arguments.queries,
+        cluster_share=arguments.cluster_share,
+        only=arguments.only,
+        has_broker_faults=not arguments.calm,
+    )
     print("\n".join(outcome.lines()))
     print(f"seed {seed}")
     return 1 if outcome.wrong else 0

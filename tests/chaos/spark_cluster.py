@@ -16,11 +16,11 @@ import pyspark
 
 from broker_runtime.ports import choose_port
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from tests.spark_classes import frugal_java
 
 _HOME: Final = Path(pyspark.__file__).parent
 _HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 _LIMIT_S: Final = 120.0
-_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 CORES_PER_EXECUTOR: Final = 2
 _SETTINGS: Final = {
@@ -36,10 +36,9 @@ _SETTINGS: Final = {
 }
 
 
-def cluster_settings(archive: Path | None) -> dict[str, str]:
-    """For a driver whose executors run in a `SparkCluster`. ``archive``: see `CopyQuery.archive_classes`."""
-    java = _JAVA if archive is None else f"{_JAVA} -XX:SharedArchiveFile={archive}"
-    return {**_SETTINGS, "spark.executor.extraJavaOptions": java}
+def cluster_settings() -> dict[str, str]:
+    """For a driver whose executors run in a `SparkCluster`."""
+    return {**_SETTINGS, "spark.executor.extraJavaOptions": frugal_java()}
 
 
 class SparkCluster:
@@ -48,8 +47,11 @@ class SparkCluster:
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
         self._environment = {
-            **environment, "SPARK_HOME": str(_HOME), "SPARK_DAEMON_JAVA_OPTS": _JAVA, "SPARK_DAEMON_MEMORY": "256m",
-        }  # fmt: skip
+            **environment,
+            "SPARK_HOME": str(_HOME),
+            "SPARK_DAEMON_JAVA_OPTS": frugal_java(),
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
         self._port = choose_port()
         self._processes: list[GuardedProcess] = []
 

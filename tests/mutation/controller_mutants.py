@@ -566,8 +566,8 @@ CONTROLLER: Final = (
     Mutant(
         name="log_left_out_after_a_power_loss_is_forgotten",
         file="broker_runtime/zookeeper/returning.py",
-        old="if may_lack:  # it may have more",
-        new="if False:  # it may have more",
+        old="if may_lack:  # not eligible, but it may have more",
+        new="if False:  # not eligible, but it may have more",
         breaks="A log that may be the longest is asked where nobody surely has all.",
         tests=("tests/unit/zookeeper/test_returning_without_power.py",),
     ),
@@ -709,14 +709,6 @@ CONTROLLER: Final = (
         new="leader = candidates[0] if candidates else None",
         breaks="A replica whose disk takes no records leads only if no other in sync can.",
         tests=("tests/unit/controller/test_reassignment.py",),
-    ),
-    Mutant(
-        name="eligible_though_it_lost_power",
-        file="broker_runtime/zookeeper/returning.py",
-        old="whole=() if may_lack else (own_id,)",
-        new="whole=(own_id,)",
-        breaks="A replica whose machine lost unflushed records is not eligible.",
-        tests=("tests/unit/zookeeper/test_returning_without_power.py",),
     ),
     Mutant(
         name="set_left_to_one_without_its_log",

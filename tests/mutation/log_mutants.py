@@ -148,8 +148,8 @@ LOG: Final = (
     Mutant(
         name="high_watermark_saved_above_the_durable_end",
         file="broker_runtime/log/log_state.py",
-        old="high_watermark=min(self.high_watermark, durable),",
-        new="high_watermark=self.high_watermark,",
+        old="committed = min(self.high_watermark, durable)",
+        new="committed = self.high_watermark",
         breaks="The checkpoint of the high watermark names nothing that a power failure may take.",
         tests=(
             "tests/unit/log/test_log_following.py",

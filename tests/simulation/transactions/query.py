@@ -341,7 +341,7 @@ class Driver(Writer):
         if code == "CHECKPOINT_BEHIND_SINK":
             self.world.trace.situation(situations.BEHIND)
         present = self.query.checkpoint_of[self.world.decisions.last_run(self.query.name)]
-        if present is self.checkpoint:
+        if present == self.checkpoint:
             self.is_to_keep_first = code == "REPLAY_DIFFERS"
             return
         self.checkpoint = present.copy()

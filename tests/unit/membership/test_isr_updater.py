@@ -373,6 +373,7 @@ def test_leader_that_does_not_commit_yet_keeps_the_last_known_eligible():
     state = msgspec.structs.replace(leader.state(), last_known_eligible=(3,))
     leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
     leader.look()
+    leader.partition().log.extent()  # it is open
     leader.partition().min_in_sync_replicas = 2
     leader.updater.step(0)
     leader.updater.step(LAG_MS + 1)
