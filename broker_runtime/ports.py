@@ -15,6 +15,7 @@ import os
 import random
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -31,11 +32,18 @@ _LINUX_TABLE: Final = Path("/proc/net/tcp")
 _LISTEN: Final = "0A"
 
 
+_chosen: Final[deque[int]] = deque(maxlen=500)
+"""The last ports that this process chose: whoever they are for may not listen there yet."""
+
+
 def choose_port(host: str = "127.0.0.1", *, besides: Collection[int] = ()) -> int:
-    """A port that is free at this moment and not in ``besides``. Raises `PortInUseError` if there is none."""
+    """A port that is free at this moment, and neither in ``besides`` nor chosen a moment ago. Raises `PortInUseError`
+    if there is none."""
     ports = _range()
-    for port in random.sample(ports, min(_ATTEMPTS, len(ports))):
+    tried = random.sample(ports, min(_ATTEMPTS, len(ports)))
+    for port in sorted(tried, key=set(_chosen).__contains__):  # those chosen before only if no other is free
         if port not in besides and is_free(host, port):
+            _chosen.append(port)
             return port
     raise PortInUseError(f"{host}: {_ATTEMPTS} ports tried between {ports.start} and {ports.stop}, all taken")
 

@@ -34,7 +34,8 @@ hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
 
 _FAST = {"contract", "unit"}
-_BUSY = {"examples", "simulation", "spark", "wheel"}  # they use a processor all the time; the others wait for processes
+# They use a processor all the time; the others wait for processes.
+_BUSY = {"examples", "simulation", "spark", "wheel", "chaos/test_exactly_once_chaos.py"}
 
 _BOTH = (True, False)
 
@@ -53,10 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fast: list[Path] = []
     others: dict[tuple[bool, bool], list[Path]] = {(is_slow, is_busy): [] for is_slow in _BOTH for is_busy in _BOTH}
     for path, tests in files.items():
-        folder = path.relative_to(root).parts[0]
+        name = path.relative_to(root).as_posix()
+        folder = name.partition("/")[0]
         is_slow = any(test.get_closest_marker("slow") for test in tests)
         is_fast = not is_slow and (folder in _FAST or path.parent == root)
-        (fast if is_fast else others[is_slow, folder in _BUSY]).append(path)
+        (fast if is_fast else others[is_slow, not _BUSY.isdisjoint({folder, name})]).append(path)
     ordered = [*fast, *(path for is_slow in _BOTH for path in _in_turn(others[is_slow, True], others[is_slow, False]))]
     items[:] = [item for path in ordered for item in files[path]]
 

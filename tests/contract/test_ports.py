@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from broker_runtime import ports
@@ -24,3 +26,13 @@ def test_port_is_chosen_below_those_of_outgoing_connections(monkeypatch: pytest.
     """A server that restarts finds its port as it left it."""
     monkeypatch.delenv(ports.RANGE_VARIABLE, raising=False)
     assert ports.choose_port() in range(20_000, 32_000)
+
+
+def test_port_is_not_given_out_twice_while_nobody_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server needs seconds until it listens; meanwhile others are chosen ports. In a range of few, any is better
+    than none."""
+    monkeypatch.setattr(ports, "_chosen", deque(maxlen=500))
+    monkeypatch.setattr(ports, "is_free", lambda host, port: True)
+    monkeypatch.setenv(ports.RANGE_VARIABLE, "19991-19993")
+    assert {ports.choose_port() for _ in range(3)} == {19991, 19992, 19993}
+    assert ports.choose_port() in {19991, 19992, 19993}
