@@ -139,9 +139,10 @@ class AbortTransactionsRequest(Request, frozen=True, kw_only=True):
 
 
 class ListTransactionsRequest(Request, frozen=True, kw_only=True):
-    """``transactional_ids=None``: all."""
+    """``transactional_ids=None``: all. ``is_current``: nothing older than what was written when this was asked."""
 
     transactional_ids: Entries[TransactionalId] | None = None
+    is_current: bool = False
 
 
 class TransactionalIdInfo(Message, frozen=True, kw_only=True):

@@ -412,7 +412,7 @@ class FollowerFetcher:
         if row >= len(cells):
             raise CorruptRecordError(f"an answer of {len(cells)} rows names row {row} for {each.replica}")
         try:
-            each.replica.disk.require_room()
+            _require_room(each.replica)
         except LogStorageError:
             each.lacks_room = True
             raise
@@ -422,7 +422,7 @@ class FollowerFetcher:
 
     def _has_room(self, each: _Followed, now_ms: int) -> bool:
         try:
-            each.replica.disk.require_room()
+            _require_room(each.replica)
         except LogStorageError as error:
             each.lacks_room = True
             self._fails(each, error, now_ms)
@@ -469,6 +469,12 @@ class FollowerFetcher:
                 leader_epoch=each.leader_epoch,
                 error=error,
             )
+
+
+def _require_room(replica: Partition) -> None:
+    """Raises `LogStorageError` if the replica's disk has no room for more records. What ends an open transaction may be
+    among them, and retention deletes nothing before it is there."""
+    replica.disk.require_room(is_urgent=replica.log.has_open_transactions)
 
 
 def _postpone(

@@ -43,6 +43,7 @@ class DiskRoom:
         self._min_free_bytes = min_free_bytes
         self._stall_limit_s = stall_limit_s
         self._refusal: str | None = None
+        self._is_short = False  # of the room for what is urgent
         self._diverged: tuple[str, ...] = ()
         self.look()
 
@@ -50,6 +51,7 @@ class DiskRoom:
         """Checks the disk's free space, and waits for the disk. Raises `OSError`; what was known is kept."""
         usable = self._directory.usable_bytes
         had = self._refusal
+        self._is_short = usable < self._min_free_bytes // 2
         least = self._min_free_bytes if had is None else self._min_free_bytes * _ROOM_AGAIN
         if usable >= least:
             self._refusal = None
@@ -105,10 +107,11 @@ class DiskRoom:
                 f"{self._directory.path} stands still: a call has been waiting for {self._stall_limit_s:g} s and longer"
             )
 
-    def require_room(self) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
+    def require_room(self, *, is_urgent: bool = False) -> None:
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled. ``is_urgent``: half of the
+        room is enough for what ends transactions, as retention deletes nothing behind an open one."""
         self.require_answers()
-        if self._refusal is not None:
+        if self._refusal is not None and (self._is_short or not is_urgent):
             raise LogStorageError(self._refusal)
 
 

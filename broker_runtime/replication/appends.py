@@ -14,8 +14,9 @@ class Disk(Protocol):
         """Whether there is enough room, and the disk answers."""
         ...
 
-    def require_room(self) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
+    def require_room(self, *, is_urgent: bool = False) -> None:
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled. ``is_urgent``: for the end of
+        transactions, less is enough."""
         ...
 
     def require_answers(self) -> None:

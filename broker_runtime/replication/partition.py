@@ -279,10 +279,9 @@ class Partition:
         `InvalidTimestampError`, `LogStorageError`); `NotEnoughReplicasError` for ``acks=-1`` with too few in-sync
         replicas. After any of them nothing was appended. ``begin``: see the log's ``append_as_leader``.
         """
+        write = self.log.append_as_leader
         pending = self._append(
-            lambda epoch, busy_s: self.log.append_as_leader(
-                frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s, begin=begin
-            ),
+            lambda epoch, busy_s: write(frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s, begin=begin),
             acks=acks,
             leader_epoch=leader_epoch,
             timeout_s=timeout_s,
@@ -298,13 +297,13 @@ class Partition:
 
         Raises as `append` with ``acks=-1``.
         """
+        end = self.log.end_transactions
         return self._append(
-            lambda epoch, busy_s: self.log.end_transactions(
-                outcomes, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s
-            ),
+            lambda epoch, busy_s: end(outcomes, leader_epoch=epoch, now_ms=now_ms, timeout_s=busy_s),
             acks=ACKS_ALL,
             leader_epoch=leader_epoch,
             timeout_s=timeout_s,
+            is_urgent=True,
         )
 
     def _append(
@@ -314,9 +313,10 @@ class Partition:
         acks: int,
         leader_epoch: int,
         timeout_s: float,
+        is_urgent: bool = False,
     ) -> PendingAppend | None:
         """``write(leader_epoch, timeout_s)`` appends to the log, or returns None if there is nothing to append."""
-        self.disk.require_room()
+        self.disk.require_room(is_urgent=is_urgent)
         with self._lock.within(timeout_s):
             led = self._require_led(leader_epoch)
             epoch, in_sync = led.leader_epoch, len(led.leadership.in_sync)

@@ -172,6 +172,8 @@ class TransactionService:
 
     def list_transactions(self, caller: Caller, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """What ZooKeeper has. Any broker answers."""
+        if request.is_current:
+            self._coordinator.catch_up()
         names = self._coordinator.names() if request.transactional_ids is None else sorted(request.transactional_ids)
         for name in names:
             _check_id(name)

@@ -3,6 +3,10 @@
 Rules: any broker does it, and keeps nothing that matters. An answer whose change got no reply is never guessed: the
 change is planned again from what is there, and finds its own decision. A group's offsets that become committed with a
 batch are written in the transaction of the decision, so both are there or neither is.
+
+What a broker reads may be older than what others have written: its server of the ensemble may lag. A change finds that
+out as it is written. An answer that writes nothing (a refusal, a decision that was made before) is given only from what
+was read behind a barrier, or where what was read is surely not older than what the asker knows.
 """
 
 from __future__ import annotations
@@ -13,11 +17,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from broker_runtime.contract.errors import ConcurrentTransactionsError, InvalidTxnStateError, ProducerFencedError
+from broker_runtime.contract.errors import (
+    ConcurrentTransactionsError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    PylogError,
+)
 from broker_runtime.contract.events import event
 from broker_runtime.transactions import transactional_id as machine
 from broker_runtime.zookeeper.guarded import Guard, Planned, barrier, change
-from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     TRANSACTIONS,
     DecidedPartitions,
@@ -64,7 +73,11 @@ class TransactionCoordinator:
     ) -> tuple[int, int, bool]:
         """An attempt begins: (epoch, batch id, whether the batch has been decided). Raises as `machine.begin`."""
 
-        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[tuple[int, int, bool], _New]:
+        def is_current(present: TransactionRecord | None) -> bool:
+            # Nobody but this run decides, and it does not begin a batch before it has decided the one before.
+            return present is not None and (present.epoch, machine.last_batch(present)) >= (epoch, batch_id - 1)
+
+        def plan(present: TransactionRecord | None) -> tuple[tuple[int, int, bool], _New]:
             begun = machine.begin(
                 present,
                 name,
@@ -77,7 +90,7 @@ class TransactionCoordinator:
             )
             return (begun.record.epoch, begun.batch_id, begun.is_decided), begun.record
 
-        return self._change(name, plan)
+        return self._change(name, plan, is_current=is_current)
 
     def require_may_begin(self, name: str, *, epoch: int, batch_id: int, producer_id: int) -> None:
         """Whether a transaction may begin in a partition of this broker. Raises as `machine.may_begin`."""
@@ -89,7 +102,8 @@ class TransactionCoordinator:
         except (ProducerFencedError, InvalidTxnStateError):
             if record is not None and epoch < record.epoch:
                 raise
-        record = self.read(name)  # what was known is older than the transaction, or than what was decided of it
+        # What was known is older than the transaction, or than what was decided of it.
+        record = self.read(name, at_least=(epoch, -1))
         if record is None:
             raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")
         machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
@@ -122,7 +136,7 @@ class TransactionCoordinator:
         """Decides a batch. ``beside`` plans what is written in the same transaction, if this is what decides it, under
         ``guard``. Raises as `machine.decide`, and `GuardFailedError`."""
 
-        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[machine.Decided, _New]:
+        def plan(present: TransactionRecord | None) -> tuple[machine.Decided, _New]:
             decided = machine.decide(
                 present,
                 name,
@@ -155,7 +169,7 @@ class TransactionCoordinator:
     def abort_run(self, name: str, run_id: str = "") -> TransactionRecord | None:
         """See `machine.abort_run`. Returns the record as it is then; None: nothing is known of the id."""
 
-        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[TransactionRecord | None, _New]:
+        def plan(present: TransactionRecord | None) -> tuple[TransactionRecord | None, _New]:
             changed = machine.abort_run(present, run_id)
             return (present if changed is None else changed), changed
 
@@ -167,7 +181,7 @@ class TransactionCoordinator:
         """These producer ids, which have been open for too long, will not be committed, unless that was decided. For an
         id of which nothing is known, everything up to ``epoch`` is aborted. Returns the record as it is then."""
 
-        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[TransactionRecord, _New]:
+        def plan(present: TransactionRecord | None) -> tuple[TransactionRecord, _New]:
             if present is None:
                 changed = machine.unknown(epoch, self._wall_ms())
             else:
@@ -181,7 +195,7 @@ class TransactionCoordinator:
     def finish(self, name: str, batch_id: int) -> None:
         """All partitions know the decision about this batch."""
 
-        def plan(node: ZNode | None, present: TransactionRecord | None) -> tuple[None, _New]:
+        def plan(present: TransactionRecord | None) -> tuple[None, _New]:
             return None, None if present is None else machine.finish(present, batch_id)
 
         self._change(name, plan)
@@ -202,6 +216,10 @@ class TransactionCoordinator:
         return is_gone
 
     # --- reading ----------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """What is read after this is not older than what was written before it, by whomever."""
+        barrier(self._client)
 
     def names(self) -> list[str]:
         """All transactional ids, sorted."""
@@ -241,20 +259,33 @@ class TransactionCoordinator:
     def _change(
         self,
         name: str,
-        plan: Callable[[ZNode | None, TransactionRecord | None], tuple[_T, _New]],
+        plan: Callable[[TransactionRecord | None], tuple[_T, _New]],
         *,
+        is_current: Callable[[TransactionRecord | None], bool] = lambda present: False,
         beside: Callable[[], Sequence[Operation]] = tuple,
         guard: Guard | None = None,
     ) -> _T:
-        """``plan(znode, its record)`` returns the result, and the record that is to be there (None: as it is)."""
+        """``plan(record)`` returns the result, and the record that is to be there (None: as it is). ``is_current``:
+        whether a result that writes nothing may be given without a barrier (see the module)."""
         path = transaction_path(name)
         written: TransactionRecord | None = None
+        is_synced = False
 
         def planned() -> Planned[_T]:
-            nonlocal written
-            node = self._client.find(path)
-            present = None if node is None else from_json(node.data, TransactionRecord, path)
-            result, new = plan(node, present)
+            nonlocal written, is_synced
+            while True:
+                node = self._client.find(path)
+                present = None if node is None else from_json(node.data, TransactionRecord, path)
+                try:
+                    result, new = plan(present)
+                except PylogError:
+                    if is_synced:
+                        raise
+                else:
+                    if is_synced or is_current(present) or (new is not None and new != present):
+                        break
+                barrier(self._client)
+                is_synced = True
             written = present if new is None else new
             if new is None or new == present:
                 return Planned(result)

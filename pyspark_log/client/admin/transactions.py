@@ -23,7 +23,7 @@ from pyspark_log.client.connection.cluster import Cluster
 def list_transactions(cluster: Cluster, *, timeout_s: float | None = None) -> list[TransactionListing]:
     """All transactional ids. Raises what asking a broker raises."""
     response = cluster.call(
-        "list_transactions", ListTransactionsRequest(), ListTransactionsResponse, timeout_s=timeout_s
+        "list_transactions", ListTransactionsRequest(is_current=True), ListTransactionsResponse, timeout_s=timeout_s
     )
     return [_listing(info) for info in response.transactional_ids]
 

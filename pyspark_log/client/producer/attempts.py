@@ -143,7 +143,7 @@ def check_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeo
     `CheckpointBehindSinkError` if that is a later batch, `ReplayDiffersError` if it is this one and had rows (unless
     ``keeps_first``), and what asking a broker raises."""
     name = scope.transactional_id
-    request = ListTransactionsRequest(transactional_ids=(name,))
+    request = ListTransactionsRequest(transactional_ids=(name,), is_current=True)
     found = cluster.call("list_transactions", request, ListTransactionsResponse, timeout_s=timeout_s)
     for known in found.transactional_ids:
         if scope.batch_id < known.batch_id:
@@ -156,7 +156,7 @@ def wait_until_visible(cluster: Cluster, transactional_id: str, *, timeout_s: fl
     """Waits until all partitions know what was decided of the id; returns whether they do in time. Raises what asking a
     broker raises."""
     deadline, backoff = Deadline(timeout_s), Backoff(first_s=0.004, limit_s=0.5)  # mostly they know within 10 ms
-    request = ListTransactionsRequest(transactional_ids=(transactional_id,))
+    request = ListTransactionsRequest(transactional_ids=(transactional_id,), is_current=True)
     while True:
         found = cluster.call("list_transactions", request, ListTransactionsResponse, timeout_s=deadline.remaining_s())
         if not any(each.unfinished for each in found.transactional_ids):

@@ -92,6 +92,7 @@ class TransactionManager:
         self._begun: tuple[str, int] = ("", -1)  # the run that began last, and its epoch
         self._identity: TransactionIdentity | None = None
         self._group: GroupCommit | None = None
+        self._ended_batch = -1  # the last one that this run has decided
         self._error: PylogError | None = None  # why the state is ABORTABLE or FATAL
         self.state = TransactionState.READY
 
@@ -140,7 +141,7 @@ class TransactionManager:
         return BeginTransactionRequest(
             transactional_id=self._transactional_id,
             run_id=self._run_id,
-            batch_id=NEXT_BATCH,
+            batch_id=NEXT_BATCH if self._ended_batch < 0 else self._ended_batch + 1,
             epoch=self._epoch_of(self._run_id),
             timeout_ms=self._timeout_ms,
         )
@@ -231,7 +232,7 @@ class TransactionManager:
             group=group,
         )
         try:
-            self._cluster.call(
+            ended = self._cluster.call(
                 "end_transaction",
                 request,
                 EndTransactionResponse,
@@ -248,6 +249,11 @@ class TransactionManager:
             self.fail(error)
             raise
         self._ended()
+        if ended.is_replay:
+            raise InvalidTxnStateError(
+                f"transaction {identity.batch_id} of transactional id {self._transactional_id!r} was committed before "
+                "with other records: these are aborted"
+            )
 
     def give_up(self) -> None:
         """The open transaction is to be aborted: nothing more is sent for it, and it cannot be committed any more."""
@@ -263,6 +269,8 @@ class TransactionManager:
 
     def _ended(self) -> None:
         """It was decided: the next transaction may begin."""
+        assert self._identity is not None
+        self._ended_batch = self._identity.batch_id
         self._numbering.end_transaction()
         self._identity = self._group = self._error = None
         self.state = TransactionState.READY

@@ -9,12 +9,15 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import NetworkError
+from broker_runtime.contract.frame import TransactionBegin, encode_frame, number_frame
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.following.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS, ReplicationThrottle
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.appending import AppendResult
 from broker_runtime.log.faulty_files import Fault
+from tests.unit.replication.partitions import NOW_MS
 from tests.unit.replication.replicas import Replica, led_by
 
 
@@ -127,6 +130,24 @@ def test_follower_without_room_on_its_disk_waits_and_its_log_stays_online():
     follower.now_ms = FIRST_RETRY_MS
     follower.fetch_from(leader)
     assert follower.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("has_open", [True, False])
+def test_follower_without_room_takes_what_may_end_an_open_transaction(has_open):
+    """Its retention waits for that end, and so does the room."""
+    leader, follower = _pair()
+    if has_open:
+        opening = TransactionBegin(transactional_id="a", epoch=0, batch_id=0)
+        batch = pa.record_batch({"value": pa.array([b"v"])})
+        data = bytearray(encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True))
+        number_frame(data, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+        leader.only.append([memoryview(data)], acks=1, leader_epoch=-1, now_ms=NOW_MS, begin=opening)
+    leader.append(b"a")
+    follower.fetch_from(leader)
+    end = leader.append(b"b")
+    follower.only.disk.takes_appends = False
+    follower.fetch_from(leader)
+    assert follower.log.log_end_offset == (end if has_open else end - 1)
 
 
 def test_broken_connection_is_followed_by_growing_pauses_and_a_fresh_request():

@@ -72,13 +72,14 @@ def reports(
 
 
 class RoomyDisk:
-    """A disk that accepts records, unless ``takes_appends`` is false, and answers."""
+    """A disk that accepts records, unless ``takes_appends`` is false, and answers. ``takes_urgent``: what is urgent."""
 
     def __init__(self) -> None:
         self.takes_appends = True
+        self.takes_urgent = True
 
-    def require_room(self) -> None:
-        if not self.takes_appends:
+    def require_room(self, *, is_urgent: bool = False) -> None:
+        if not self.takes_appends and not (is_urgent and self.takes_urgent):
             raise LogStorageError("no room")
 
     def require_answers(self) -> None:

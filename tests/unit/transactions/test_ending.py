@@ -486,6 +486,87 @@ def test_leader_that_is_told_of_a_decision_does_not_go_by_an_older_read(monkeypa
     assert (done, cluster.visible()) == ([True], [1, 2])
 
 
+@pytest.mark.parametrize("takes_urgent", [True, False])
+def test_transaction_ends_though_its_disk_takes_no_records(takes_urgent: bool) -> None:
+    """Retention, which would make room, waits for the end. With less than half of the room the end waits, too."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    disk = cluster.hosted.partitions[0].disk
+    disk.takes_appends, disk.takes_urgent = False, takes_urgent  # type: ignore[misc,attr-defined]
+    cluster.decide(epoch, batch_id, 7)
+    cluster.ending.step()
+    assert cluster.visible() == ([1, 2] if takes_urgent else [])
+
+
+class Behind:
+    """Another broker's coordinator, whose server of the ensemble lags: until a barrier it finds what was there when
+    this was made."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        client = cluster.zookeeper.client()
+        self.coordinator = TransactionCoordinator(
+            client, steady_ms=lambda: cluster.now_ms, wall_ms=lambda: cluster.now_ms
+        )
+        self.barriers = 0
+        old = client.find(transaction_path("sink"))
+        real, real_all, real_barrier = client.find, client.find_all, coordination.barrier
+
+        def barrier(of: object) -> None:
+            if of is client:
+                self.barriers += 1
+            real_barrier(of)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(client, "find", lambda path: real(path) if self.barriers else old)
+        monkeypatch.setattr(
+            client, "find_all", lambda paths: real_all(paths) if self.barriers else [old for _ in paths]
+        )
+        monkeypatch.setattr(coordination, "barrier", barrier)
+
+
+def test_broker_that_lags_gives_no_batch_out_that_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer asks one broker after the other: its next transaction would count as a replay of the last one."""
+    cluster = Cluster()
+    epoch, _ = cluster.begin()
+    behind = Behind(cluster, monkeypatch)
+    cluster.decide(epoch, 0, 7)
+    begun = {
+        batch_id: behind.coordinator.begin(
+            "sink", run_id="r1", batch_id=batch_id, epoch=epoch, timeout_ms=LIMIT_MS, keep_ms=DAY_MS
+        )
+        for batch_id in (1, -1)
+    }
+    assert begun == {1: (epoch, 1, False), -1: (epoch, 1, False)}
+    assert behind.barriers == 1, "what is known to be current is not read behind a barrier"
+
+
+def test_broker_that_lags_refuses_nobody_who_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before had the id when that broker looked last."""
+    cluster = Cluster()
+    cluster.begin("r0")
+    behind = Behind(cluster, monkeypatch)
+    epoch, batch_id = cluster.begin("r1")
+    fields = {"timeout_ms": LIMIT_MS, "keep_ms": DAY_MS}
+    behind.coordinator.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=7)
+    behind.barriers = 0
+    assert behind.coordinator.begin("sink", run_id="r1", batch_id=-1, epoch=epoch, **fields) == (epoch, 0, False)
+    behind.barriers = 0
+    cluster.coordinator = behind.coordinator
+    assert not cluster.decide(epoch, batch_id, 7)
+
+
+def test_broker_that_lags_knows_an_id_that_has_just_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    behind = Behind(cluster, monkeypatch)
+    epoch, batch_id = cluster.begin()
+    behind.coordinator.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=7)
+    behind.barriers = 0
+    cluster.coordinator = behind.coordinator
+    assert not cluster.decide(epoch, batch_id, 7)
+    behind.barriers = 0
+    assert cluster.coordinator.abort_run("sink", "r1") is not None
+
+
 def test_end_that_has_not_room_for_all_does_not_say_that_the_batch_is_over() -> None:
     """The rest follows in another frame, and only that one says so."""
     transactions = Transactions(
