@@ -51,7 +51,7 @@ class DiskRoom:
         """Checks the disk's free space, and waits for the disk. Raises `OSError`; what was known is kept."""
         usable = self._directory.usable_bytes
         had = self._refusal
-        self._is_short = usable < self._min_free_bytes // 2
+        self._is_short = usable < self._min_free_bytes // 4
         least = self._min_free_bytes if had is None else self._min_free_bytes * _ROOM_AGAIN
         if usable >= least:
             self._refusal = None
@@ -108,8 +108,8 @@ class DiskRoom:
             )
 
     def require_room(self, *, is_urgent: bool = False) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk has stalled. ``is_urgent``: half of the
-        room is enough for what ends transactions, as retention deletes nothing behind an open one."""
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled. ``is_urgent``: a quarter of
+        the room is enough for what ends transactions, as retention deletes nothing behind an open one."""
         self.require_answers()
         if self._refusal is not None and (self._is_short or not is_urgent):
             raise LogStorageError(self._refusal)

@@ -116,12 +116,13 @@ class Writer(Client):
             what=action,
         )
 
-    def begin(self, scope: Scope, attempt: int) -> Written:
-        """A transaction begins at the coordinator. Raises `NoAnswerError`."""
+    def begin(self, scope: Scope, attempt: int, *, epoch: int = -1) -> Written:
+        """A transaction begins at the coordinator. ``epoch``: that the run was given before. Raises `NoAnswerError`."""
         request = BeginTransactionRequest(
             transactional_id=scope.transactional_id,
             run_id=scope.run_id,
             batch_id=scope.batch_id,
+            epoch=epoch,
             timeout_ms=scope.timeout_ms,
         )
         begun = patiently(self.world.scheduler, lambda: self.act("begin_transaction", request), patience_us=PATIENCE_US)

@@ -120,6 +120,11 @@ class Checker:
         if not answer.is_commit or (not is_same and not keeps_first):
             raise ViolationError(9, f"{scope} was answered {answer}, and other contents were decided")
 
+    def committed(self, written: Written, answer: EndTransactionResponse) -> None:
+        """A process that decides alone was told that its transaction is committed."""
+        if not answer.is_commit or answer.is_replay:
+            raise ViolationError(9, f"{written.scope} was answered {answer}, and is not what was decided")
+
     def _decided(self, name: str, decision: DecisionRecord) -> None:
         committed = [each for first, last in decision.producer_ids for each in range(first, last + 1)]
         for producer_id in committed:

@@ -16,7 +16,7 @@ from broker_runtime.contract.requests import (
     FindCoordinatorResponse,
     PartitionKey,
 )
-from broker_runtime.contract.transactions import NEXT_BATCH, EndTransactionRequest, GroupCommit
+from broker_runtime.contract.transactions import NEXT_BATCH, EndTransactionRequest, EndTransactionResponse, GroupCommit
 from tests.callers import CLIENT
 from tests.simulation.simulator.scheduler import MS, SECOND
 from tests.simulation.simulator.stacks import OWN_THREAD
@@ -63,6 +63,8 @@ class TransferProcess(Writer):
         super().__init__(world, name)
         self.transfer = transfer
         self._run_id = ""
+        self._epoch = -1  # of the run
+        self._ended_batch = -1  # the last one that the run has decided
 
     def start(self, delay_us: int = 0) -> None:
         """It begins, unless it died since."""
@@ -84,6 +86,7 @@ class TransferProcess(Writer):
         transfer, world = self.transfer, self.world
         transfer.runs += 1
         self._run_id = f"{self.name}r{transfer.runs}"
+        self._epoch = self._ended_batch = -1
         self.refresh()
         try:
             while self._transfer_one():
@@ -101,10 +104,11 @@ class TransferProcess(Writer):
         scope = Scope(
             transactional_id=transfer.name,
             run_id=self._run_id,
-            batch_id=NEXT_BATCH,
+            batch_id=NEXT_BATCH if self._ended_batch < 0 else self._ended_batch + 1,
             timeout_ms=transfer.timeout_ms,
         )
-        written = self.begin(scope, -1)  # first: only then nobody else moves the offset
+        written = self.begin(scope, -1, epoch=self._epoch)  # first: only then nobody else moves the offset
+        self._epoch = written.epoch
         number = patiently(world.scheduler, self._committed, patience_us=PATIENCE_US)
         if transfer.is_over:
             self._end(written, None)
@@ -157,6 +161,9 @@ class TransferProcess(Writer):
             broker_id = None if group is None else self._coordinator()
             return self.act("end_transaction", request, broker_id=broker_id)
 
-        patiently(world.scheduler, end, patience_us=PATIENCE_US)
+        answer = patiently(world.scheduler, end, patience_us=PATIENCE_US)
+        assert isinstance(answer, EndTransactionResponse)
+        self._ended_batch = written.scope.batch_id
         if group is not None:
+            world.checker.committed(written, answer)
             world.trace.situation(situations.OFFSET_WITH_DECISION)

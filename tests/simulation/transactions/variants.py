@@ -13,7 +13,7 @@ from unittest import mock
 import msgspec
 
 from broker_runtime.contract.requests import PartitionKey
-from broker_runtime.contract.transactions import EndTransactionRequest, EndTransactionResponse
+from broker_runtime.contract.transactions import NEXT_BATCH, EndTransactionRequest, EndTransactionResponse
 from broker_runtime.log import Outcomes
 from broker_runtime.log.indexes import IndexFile
 from broker_runtime.log.log_state import LogState
@@ -123,6 +123,18 @@ def commits_offsets_outside_of_the_decision() -> Patches:
 def commits_all_attempts_of_a_batch() -> Patches:
     """A decision commits whatever was written for its batch, and not what it names."""
     yield mock.patch.object(Outcomes, "commits", lambda self, producer_id: self.batch_id >= 0)
+
+
+@variant(faults=("lagging zookeeper", "process killed"))
+def begins_by_what_a_lagging_server_has() -> Patches:
+    """The next batch is the one after the last that this broker has heard of."""
+    real = machine.begin
+
+    def begin(record: TransactionRecord | None, name: str, **fields: Any) -> machine.Begun:
+        return real(record, name, **{**fields, "batch_id": NEXT_BATCH if fields["epoch"] >= 0 else fields["batch_id"]})
+
+    yield mock.patch.object(machine, "begin", begin)
+    yield mock.patch.object(coordination, "barrier")
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------

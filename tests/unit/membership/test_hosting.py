@@ -274,7 +274,7 @@ def test_directory_without_room_refuses_appends_until_there_is_room(registry, di
     partition = registry.find("t", 0)
     with pytest.raises(LogStorageError, match=r"has 100 bytes left, log\.dir\.min\.free\.bytes is 1MiB"):
         partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
-    for usable[0], is_enough in ((1 << 19, True), ((1 << 19) - 1, False)):
+    for usable[0], is_enough in ((1 << 18, True), ((1 << 18) - 1, False)):
         for directory in directories:
             hosting.look_at_disk(directory)
         with pytest.raises(LogStorageError):

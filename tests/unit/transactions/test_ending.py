@@ -488,7 +488,7 @@ def test_leader_that_is_told_of_a_decision_does_not_go_by_an_older_read(monkeypa
 
 @pytest.mark.parametrize("takes_urgent", [True, False])
 def test_transaction_ends_though_its_disk_takes_no_records(takes_urgent: bool) -> None:
-    """Retention, which would make room, waits for the end. With less than half of the room the end waits, too."""
+    """Retention, which would make room, waits for the end. With less than a quarter of the room the end waits, too."""
     cluster = Cluster()
     epoch, batch_id = cluster.begin()
     cluster.write(7, epoch, batch_id)
