@@ -25,7 +25,7 @@ SLOW_TESTS := $(LONG_TESTS) $(filter-out $(LONG_TESTS) tests/unit tests/contract
 PYTEST_ARGS ?=
 
 # Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).
-JOBS ?= 4
+JOBS ?= 3
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
@@ -40,7 +40,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (20 minutes)
+test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (20 to 25 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
