@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,7 +40,6 @@ from pyspark_log.testing import LocalCluster
 
 LIMIT_BYTES = 896 << 20
 _MIB = 1 << 20
-_MOST_BYTES_PER_S = 2048 * _MIB  # that forty connections on one machine send
 
 
 @pytest.fixture(scope="module")
@@ -192,26 +190,21 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
     assert peak_bytes(cluster) < LIMIT_BYTES
 
 
-def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served() -> None:
+def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served(cluster: LocalCluster) -> None:
     """Forty connections at a time send six gibibytes in endless messages, with small actions in between, and are
-    replaced when cut. Where a busy machine lets the broker's watch wait, what came meanwhile is more, and no error.
+    replaced when cut.
     """
-    with LocalCluster(settings={"memory.max.bytes": str(LIMIT_BYTES)}) as cluster:
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topic("t")
-        address = cluster.bootstrap_servers
-        command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
-        flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)
-        with flood, Producer(address) as producer:
-            sent = 0
-            while flood.poll() is None or sent < 20:
-                producer.send("t", b"meanwhile").result(30)
-                sent += 1
-            assert flood.stdout is not None
-            assert int(flood.stdout.read()) > LIMIT_BYTES
-        peak, output = peak_bytes(cluster), (cluster.log_dirs(1)[0].parent / "broker.out").read_text()
-    waited_s = max(map(float, re.findall(r"check memory late after_s=([\d.]+)", output)), default=0.0)
-    assert peak < LIMIT_BYTES + int(waited_s * _MOST_BYTES_PER_S)
+    address = cluster.bootstrap_servers
+    command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
+    flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)
+    with flood, Producer(address) as producer:
+        sent = 0
+        while flood.poll() is None or sent < 20:
+            producer.send("t", b"meanwhile").result(30)
+            sent += 1
+        assert flood.stdout is not None
+        assert int(flood.stdout.read()) > LIMIT_BYTES
+    assert peak_bytes(cluster) < LIMIT_BYTES
 
 
 def exchange(client: Any, batch: pa.RecordBatch, options: Any) -> None:
