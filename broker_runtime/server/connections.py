@@ -46,6 +46,8 @@ _TCP = 6  # IPPROTO_TCP
 _SMALL_BYTES = 1 << 10  # an opening of HTTP/2, a call's headers, an ordinary request
 # Of TCP's sequence numbers: those before the base are retransmissions, which go back no further than that.
 _HALF_OF_HALF = 1 << 30
+BETWEEN_BARRIERS_BYTES = 4 << 20  # a power of two
+_BARRIER_BYTES = 64 << 10  # the largest segment: none reaches across
 
 # Classic BPF, which needs no rights: struct sock_filter is (operation, jump if true, jump if false, operand). On a TCP
 # socket a program begins at TCP's header. What it refuses counts as lost: the peer sends it again, ever more slowly.
@@ -69,9 +71,28 @@ class Filter:
         self.packed = struct.pack("@HP", len(instructions), ctypes.addressof(self._program))  # struct sock_fprog
 
 
+def _takes_to_barrier(begins_at: int, *, small_only: bool = False) -> Filter:
+    """Refuses the segments that begin in a barrier: the last 64 KiB before sequence numbers that are ``begins_at``
+    modulo `BETWEEN_BARRIERS_BYTES`. Segments without payload are always taken."""
+    rest = (
+        (0x20, 0, 0, 4),  # A = its sequence number
+        (0x14, 0, 0, begins_at),
+        (0x54, 0, 0, BETWEEN_BARRIERS_BYTES - 1),  # A &=
+        (0x35, 1, 0, BETWEEN_BARRIERS_BYTES - _BARRIER_BYTES),
+        _TAKE,
+        _REFUSE,
+    )
+    larger = ((0x25, len(rest) - 1, 0, _SMALL_BYTES),) if small_only else ()
+    return Filter(*_PAYLOAD_SIZE, (0x15, len(larger) + len(rest) - 2, 0, 0), *larger, *rest)
+
+
 TAKES_NOTHING = Filter(_REFUSE)
-TAKES_SMALL = Filter(*_PAYLOAD_SIZE, (0x25, 0, 1, _SMALL_BYTES), _REFUSE, _TAKE)
-"""Segments of up to 1 KiB: enough to connect and to ask for something."""
+TAKES_TO_BARRIER = (_takes_to_barrier(0), _takes_to_barrier(BETWEEN_BARRIERS_BYTES // 2))
+"""Two filters for connections whose first sequence number is not known, such as one that the kernel has just made: it
+receives 2 MiB on average and never more than 4, wherever it began; one in 64 has to send its first bytes again. Where
+one filter stops it the other does not, so that each change lets it go on."""
+TAKES_SMALL = _takes_to_barrier(0, small_only=True)
+"""As the first of `TAKES_TO_BARRIER`, in segments of up to 1 KiB: enough to connect and to ask for something."""
 
 
 def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> Filter:
@@ -92,6 +113,7 @@ def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> 
 
 _filtering_new = threading.Lock()
 _held: set[tuple[int, str]] = set()  # ports, and why, as `hold_new` says
+_bounded: set[int] = set()  # ports, as `bound_new` says
 _confined: set[int] = set()  # ports, as `confine_new` says
 _keeping = threading.Lock()
 _kept: list[int] = []  # a descriptor, as `keep_descriptor` says
@@ -280,21 +302,25 @@ def hold_new(local_port: int, is_held: bool, *, why: str) -> None:
         _filter_new(local_port)
 
 
+def bound_new(local_port: int, is_bounded: bool) -> None:
+    """While bounded, connections to ``local_port`` begin with the first of `TAKES_TO_BARRIER`, and keep it until they
+    get another filter; and the kernel keeps the packet that begins each, for `first_sequence`. Does nothing where the
+    system cannot (not Linux)."""
+    with _filtering_new:
+        (_bounded.add if is_bounded else _bounded.discard)(local_port)
+        _filter_new(local_port)
+        for descriptor in _listening_at(local_port):
+            assert _system is not None
+            value = ctypes.byref(ctypes.c_uint32(is_bounded))
+            _system.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVE_SYN, value, 4)
+
+
 def confine_new(local_port: int, is_confined: bool) -> None:
     """While confined, connections to ``local_port`` begin with `TAKES_SMALL`, and keep it until they get another
     filter. Does nothing where the system cannot (not Linux)."""
     with _filtering_new:
         (_confined.add if is_confined else _confined.discard)(local_port)
         _filter_new(local_port)
-
-
-def save_first_sequences(local_port: int) -> None:
-    """From now on the kernel keeps the packet that begins a connection to ``local_port``, for `first_sequence`. Does
-    nothing where the system cannot (not Linux)."""
-    for descriptor in _listening_at(local_port):
-        assert _system is not None
-        yes = ctypes.byref(ctypes.c_uint32(1))
-        _system.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVE_SYN, yes, 4)
 
 
 def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
@@ -347,7 +373,8 @@ def _attach(descriptor: int, wanted: Filter | None) -> None:
 
 def _filter_new(local_port: int) -> None:
     is_held = any(port == local_port for port, _ in _held)
-    new = TAKES_SMALL if local_port in _confined else None
+    bounded = TAKES_TO_BARRIER[0] if local_port in _bounded else None
+    new = TAKES_SMALL if local_port in _confined else bounded
     for descriptor in _listening_at(local_port):
         _attach(descriptor, TAKES_NOTHING if is_held else new)
 

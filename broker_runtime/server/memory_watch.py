@@ -4,18 +4,20 @@ gRPC collects a message of any length before it hands it over, and nothing in Fl
 how many bytes came on a connection, and the broker knows how many of them were in messages that it has taken:
 
     the process's memory has grown? ─ yes ─▶ each connection: bytes that came, less those that were taken
-                                              more than any message of ours has ─▶ cut
-                                              a third of the limit untaken ─▶ cut those that show little else
-                                              the process near its limit ─▶ cut those with the most to blame
-                                              half of that third, or near ─▶ all receive on credit: `ReceiveCredits`
+                 │                            more than any message of ours has ─▶ cut
+                 no                           a third of the limit untaken ─▶ cut those that show little else
+                 │                            the process near its limit ─▶ cut those with the most to blame
+                 ▼                            half of that third, or near ─▶ crowded: less credit
+    credits are renewed: often while something comes, and seldom while nothing does
 
-A check may come late, when others have the processors, and half a gibibyte may come in a second: hence the credits.
+A check may come late, when others have the processors, and half a gibibyte may come in a second. So each connection
+receives on a credit that the kernel enforces (`ReceiveCredits`): what may come before the next check, whenever that is.
 Near: the process's memory plus the untaken bytes of all connections, as each message is copied once when it is whole.
 To blame: untaken bytes beyond those taken recently. Taken: read, and no longer held by the stream that read them.
 
-Rule: costs one small read every `_STEP_S` while nothing grows. A check keeps the interpreter's lock, and other threads
-do what may block. Only connections to this broker's port are cut. Does nothing where the system has no such counters
-(not Linux).
+Rule: costs two small reads every `_STEP_S` while nothing comes, and a check every `_REST_S`, or less often where one
+takes long. A check keeps the interpreter's lock, and other threads do what may block. Only connections to this broker's
+port are cut. Does nothing where the system has no such counters (not Linux).
 """
 
 from __future__ import annotations
@@ -42,14 +44,18 @@ MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
 _STEP_S: Final = 0.05
 _CHECKING_STEP_S: Final = 0.01
-_LATE_S: Final = 0.5  # between two checks: as much may come in that time as the limit leaves room for
+_REST_S: Final = 0.15  # a peer whose credit has ended sends again after 0.2 s
+_REST_CHECKS: Final = 50  # the time of so many checks passes between two while nothing comes,
+_BUSY_CHECKS: Final = 10  # and of so many while something does
+_LATE_S: Final = 0.5  # between two steps: honest peers have to wait for credits
 _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
 _JOIN_LIMIT_S: Final = 1.0
 _UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
-_CREDIT_PART: Final = 6  # where such a part of the limit is untaken, connections receive on credit
-_LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: twice that is half of the margin
-_CREDIT_CALM_S: Final = 1.0  # credits end when they were not needed for so long
+_CROWDED_PART: Final = 6  # where such a part of the limit is untaken, new connections are to send little
+_CREDIT_PART: Final = 0.6  # of the room: credits, which may be exceeded by a quarter, and copies of whole messages
+_LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: a part of the margin
+_CROWDED_CALM_S: Final = 1.0  # that ends when it was not needed for so long
 _GROWTH_BYTES: Final = 64 << 20  # less is no reason for a check
 _QUIET_S: Final = 0.5  # when little came for so long, the growth has another cause
 _QUIET_BYTES: Final = 4 << 20  # of one connection
@@ -111,6 +117,8 @@ class MemoryWatch:
         self._clock = clock
         self._calm_bytes: int | None = None  # the least since connections were checked last
         self._checked_s = 0.0
+        self._check_took_s = 0.0
+        self._progress: tuple[int, int] | None = None  # at the last check: memory, and bytes taken
         self._stepped_s: float | None = None
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
         self._may_check_s = 0.0
@@ -119,7 +127,7 @@ class MemoryWatch:
         self._is_checking = False
         self._seen: dict[PeerAddress, _Seen] = {}
         self._credits = ReceiveCredits()
-        self._crowded_s = -_CREDIT_CALM_S  # when credits were needed last
+        self._crowded_s = -_CROWDED_CALM_S  # when much was untaken last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
         # Retried: there was no descriptor or memory left to check with, and there may be soon.
@@ -148,7 +156,7 @@ class MemoryWatch:
         for _ in self._order_workers:  # not before all of them are to stop: each takes one, and none a second
             self._orders.put(lambda: None)
         self._worker.join(_JOIN_LIMIT_S)
-        self._credits.lift({})
+        self._credits.stop()
 
     def step(self) -> int:
         """One check; returns how many connections it cut."""
@@ -158,10 +166,12 @@ class MemoryWatch:
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s
         self._calm_bytes = memory_bytes if self._calm_bytes is None else min(self._calm_bytes, memory_bytes)
         has_grown = memory_bytes - self._calm_bytes > _GROWTH_BYTES
-        self._is_checking = is_tight or has_grown or self._credits.is_given
+        self._is_checking = is_tight or has_grown or self._is_crowded(now_s)
         if not self._is_checking:
             if now_s >= self._may_check_s:
                 self._noise_s = now_s
+            if self._must_renew(memory_bytes, now_s):
+                self._check_connections(memory_bytes, now_s, may_cut=False)
             return 0
         cut, is_quiet = self._check_connections(memory_bytes, now_s)
         if is_tight and now_s - self._gave_back_s > _GIVE_BACK_EVERY_S:
@@ -176,10 +186,26 @@ class MemoryWatch:
                 self._excuse_nothing()
         return cut
 
-    def _check_connections(self, memory_bytes: int, now_s: float) -> tuple[int, bool]:
-        """Cuts the connections that are to be cut; returns how many, and whether little is untaken."""
+    def _is_crowded(self, now_s: float) -> bool:
+        return now_s - self._crowded_s < _CROWDED_CALM_S
+
+    def _must_renew(self, memory_bytes: int, now_s: float) -> bool:
+        """Whether some connection may have used much of its credit, or may be new, since the last check."""
+        if self._progress is None:
+            return True
+        passed_s = now_s - self._checked_s
+        if passed_s >= max(_REST_S, _REST_CHECKS * self._check_took_s):
+            return True
+        before_bytes, taken_before_bytes = self._progress
+        came_bytes = max(0, memory_bytes - before_bytes) + abs(sum(self._taken_bytes().values()) - taken_before_bytes)
+        return came_bytes > self._credits.least_bytes // 4 and passed_s >= _BUSY_CHECKS * self._check_took_s
+
+    def _check_connections(self, memory_bytes: int, now_s: float, *, may_cut: bool = True) -> tuple[int, bool]:
+        """Renews credits, and cuts the connections that are to be cut; returns how many, and whether little is
+        untaken."""
         found = connections.traffic(self._port)
         taken = self._taken_bytes()  # after `found`: in the other order, bytes taken meanwhile would count as untaken
+        self._progress = (memory_bytes, sum(taken.values()))
         self._update(found, taken, now_s)
         by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
         self._cut = [(cut_s, size_bytes) for cut_s, size_bytes in self._cut if now_s - cut_s < _FREED_WITHIN_S]
@@ -194,7 +220,7 @@ class MemoryWatch:
             is_never_taken = not seen.taken_bytes and now_s - seen.since_s > _NOTHING_TAKEN_S
             is_cause = size_bytes > (0 if is_never_taken else _LEAST_BYTES)
             is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
-            if not (is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
+            if not (may_cut and is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
                 continue
             self._ending[address] = found[address].descriptor
             self._order(partial(self._end, address))
@@ -204,23 +230,19 @@ class MemoryWatch:
         most_bytes = max((seen.untaken_bytes for _, seen in by_blame), default=0)
         is_quiet = all_bytes < _QUIET_BYTES_OF_ALL and most_bytes < _QUIET_BYTES
         is_near = memory_bytes > self._limit_bytes - _MARGIN_BYTES and not is_quiet
-        if is_near or all_bytes > self._limit_bytes // _CREDIT_PART:
+        if is_near or all_bytes > self._limit_bytes // _CROWDED_PART:
             self._crowded_s = now_s
         for address, size_bytes in cut:
             self._credits.take_nothing(address, found[address].descriptor)
             self._forget(address)
             self._cut.append((now_s, size_bytes))
-        self._give_credit(found, room_bytes, now_s)
+        of_late = {address: seen.of_late_bytes for address, seen in self._seen.items()}
+        budget_bytes = max(int(room_bytes * _CREDIT_PART), _LEAST_CREDIT_BYTES)
+        self._credits.renew(found, of_late, budget_bytes, is_crowded=self._is_crowded(now_s))
+        self._check_took_s = self._clock.now_s() - now_s
         for address, size_bytes in cut:  # not before: writing may wait
             event(_logger, "cut connection", level=logging.WARNING, address=Address(*address), untaken_bytes=size_bytes)
         return len(cut), is_quiet
-
-    def _give_credit(self, found: Mapping[PeerAddress, Traffic], room_bytes: int, now_s: float) -> None:
-        if now_s - self._crowded_s < _CREDIT_CALM_S:
-            of_late = {address: seen.of_late_bytes for address, seen in self._seen.items()}
-            self._credits.renew(found, of_late, max(room_bytes // 2, _LEAST_CREDIT_BYTES))
-        else:
-            self._credits.lift({address: each for address, each in found.items() if address in self._seen})
 
     def _order(self, work: Callable[[], object]) -> None:
         if self._worker.is_running:

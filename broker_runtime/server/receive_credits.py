@@ -1,26 +1,36 @@
 """How much the kernel takes on each connection until it is allowed more: a bound that holds also between two checks.
 
-While unfinished messages hold much memory, each connection has a credit of bytes, and the kernel drops what comes
-beyond it (`connections.takes_until`). TCP sends that again, so honest peers become slower, and none is refused. The
-renewal of credits may be late: what has come by then is bounded by their sum.
+Each connection has a credit of bytes, and the kernel drops what comes beyond it (`connections.takes_until`). TCP sends
+that again, so honest peers become slower, and none is refused. The renewal of credits may be late: what has come by
+then is bounded by their sum.
 
-    budget   a quarter   equal parts for all: an idle connection may begin something
-             a half      equal parts for those on which anything came since the last renewal
+    budget   a half      equal parts for all: an idle connection may begin something
+             a quarter   equal parts for those on which anything came since the last renewal
              a quarter   in proportion to what was taken of each recently: those at work finish it
 
-Invariant: all connections together may receive twice the budget, and what new ones send in segments of up to 1 KiB. A
-connection whose first sequence number the kernel does not know may receive what comes between two checks.
+A share is at least 2 MiB, unless connections are crowded: where there are hundreds, an idle one may still begin with a
+large message.
+
+A new connection has no credit until the next renewal, as nobody knows its first sequence number yet: it begins with a
+filter of the listening socket's that lets it receive up to 4 MiB (`connections.TAKES_TO_BARRIER`), while connections
+are crowded in segments of up to 1 KiB. One whose first sequence number the kernel did not keep gets such a filter for
+good, another one at each renewal.
+
+Invariant: all connections together may receive five quarters of the budget, and 2 MiB for each one that is not new,
+and 4 MiB for each that is, or is of unknown beginning.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from broker_runtime.server import connections
-from broker_runtime.server.connections import TAKES_NOTHING, TAKES_SMALL, Filter, PeerAddress, Traffic
+from broker_runtime.server.connections import TAKES_NOTHING, TAKES_SMALL, TAKES_TO_BARRIER, Filter, PeerAddress, Traffic
 
+_LEAST_BYTES: Final = 2 << 20  # a large record, or a full batch
 _LARGEST_BYTES: Final = 512 << 20  # TCP's sequence numbers allow for no more
 
 
@@ -31,6 +41,10 @@ class _Credit:
     until_bytes: int
     received_bytes: int
 
+    @property
+    def left_bytes(self) -> int:
+        return self.until_bytes - self.received_bytes
+
 
 class ReceiveCredits:
     """The credits of connections to one port. Not thread-safe."""
@@ -39,96 +53,117 @@ class ReceiveCredits:
         self._port = 0
         self._first: dict[PeerAddress, int] = {}
         self._credits: dict[PeerAddress, _Credit] = {}
-        self._small_only: set[PeerAddress] = set()
-        self._is_given = False
+        self._blind: dict[PeerAddress, int] = {}  # of unknown beginning: what was received by the last renewal
+        self._is_crowded = False
+        self._least_bytes = 0
 
     def start(self, port: int) -> None:
         """Begins; the first sequence numbers of connections made to ``port`` before this are not known."""
         self._port = port
-        connections.save_first_sequences(port)
+        connections.bound_new(port, True)
+
+    def stop(self) -> None:
+        """New connections are not bounded any more. Those that are there keep their filters."""
+        connections.confine_new(self._port, False)
+        connections.bound_new(self._port, False)
 
     @property
-    def is_given(self) -> bool:
-        """Whether connections are bounded at present."""
-        return self._is_given
+    def least_bytes(self) -> int:
+        """So much each connection may receive after a renewal, whether it did before or not."""
+        return self._least_bytes
 
     def renew(
-        self, found: Mapping[PeerAddress, Traffic], taken_of_late: Mapping[PeerAddress, float], budget_bytes: int
+        self,
+        found: Mapping[PeerAddress, Traffic],
+        taken_of_late: Mapping[PeerAddress, float],
+        budget_bytes: int,
+        *,
+        is_crowded: bool = False,
     ) -> None:
-        """Bounds the connections in ``taken_of_late``, which are all in ``found``, and new ones, until the next call.
+        """Bounds the connections in ``taken_of_late``, which are all in ``found``, until the next call.
 
-        ``taken_of_late``: bytes of messages that were taken from each. A filter costs about 50 µs: a connection that
-        has between half and double of its share keeps its filter.
+        ``taken_of_late``: bytes of messages that were taken from each. ``is_crowded``: new connections, and those of
+        unknown beginning that take more than their share, are to send little. A filter costs about 50 µs: a connection
+        keeps its own while it has three quarters of its share, or more where the budget allows.
         """
-        if not self._is_given:
-            self._is_given = True
-            connections.confine_new(self._port, True)
-        for gone in self._credits.keys() - found.keys():
+        if is_crowded != self._is_crowded:
+            self._is_crowded = is_crowded
+            connections.confine_new(self._port, is_crowded)
+        for gone in (self._credits.keys() | self._blind.keys()) - found.keys():
             self._forget(gone)
-        active = {
-            address
-            for address in taken_of_late
-            if address not in self._credits or found[address].received_bytes != self._credits[address].received_bytes
-        }
-        equal_bytes = budget_bytes / 4 / max(1, len(taken_of_late))
-        active_bytes = budget_bytes / 2 / max(1, len(active))
-        all_of_late = sum(taken_of_late.values())
-        for address, of_late in taken_of_late.items():
-            share_bytes = equal_bytes + (active_bytes if address in active else 0)
-            if all_of_late > 0:
-                share_bytes += budget_bytes / 4 * of_late / all_of_late
-            self._give(address, found[address], min(int(share_bytes), _LARGEST_BYTES))
+        shares = self._shares(found, taken_of_late, budget_bytes)
+        known: list[PeerAddress] = []
+        for address, share_bytes in shares.items():
+            each = found[address]
+            before = self._learn_beginning(address, each)
+            if address not in self._first:
+                self._give_blindly(address, each, share_bytes)
+                continue
+            known.append(address)
+            if before is not None:
+                before.received_bytes = each.received_bytes
+            if before is None or before.left_bytes < share_bytes * 3 // 4:
+                self._give(address, each, share_bytes)
+        most_bytes = max(budget_bytes * 5 // 4, sum(shares[address] for address in known))
+        if sum(self._credits[address].left_bytes for address in known) > most_bytes:
+            for address in known:
+                if self._credits[address].left_bytes > shares[address]:
+                    self._give(address, found[address], shares[address])
 
     def take_nothing(self, address: PeerAddress, descriptor: int) -> None:
         """Nothing more comes on a connection that is about to be cut."""
         self._set(address, descriptor, TAKES_NOTHING)
         self._forget(address)
 
-    def lift(self, found: Mapping[PeerAddress, Traffic]) -> None:
-        """Removes all bounds."""
-        if not self._is_given:
-            return
-        self._is_given = False
-        connections.confine_new(self._port, False)
-        for address, each in found.items():
-            self._learn_first(address, each.descriptor)
-            self._set(address, each.descriptor, None)
-        self._credits.clear()
-        self._small_only.clear()
-        self._first = {address: first for address, first in self._first.items() if address in found}
+    def _shares(
+        self, found: Mapping[PeerAddress, Traffic], taken_of_late: Mapping[PeerAddress, float], budget_bytes: int
+    ) -> dict[PeerAddress, int]:
+        active = {
+            address
+            for address in taken_of_late
+            if address not in self._credits or found[address].received_bytes != self._credits[address].received_bytes
+        }
+        equal_bytes = budget_bytes / 2 / max(1, len(taken_of_late))
+        least_bytes = 0 if self._is_crowded else _LEAST_BYTES
+        self._least_bytes = min(max(int(equal_bytes), least_bytes), _LARGEST_BYTES)
+        active_bytes = budget_bytes / 4 / max(1, len(active))
+        all_of_late = sum(taken_of_late.values())
+        shares: dict[PeerAddress, int] = {}
+        for address, of_late in taken_of_late.items():
+            share_bytes = equal_bytes + (active_bytes if address in active else 0)
+            if all_of_late > 0:
+                share_bytes += budget_bytes / 4 * of_late / all_of_late
+            shares[address] = min(max(int(share_bytes), least_bytes), _LARGEST_BYTES)
+        return shares
 
     def _give(self, address: PeerAddress, each: Traffic, share_bytes: int) -> None:
-        is_new = self._learn_first(address, each.descriptor)
-        first, before = self._first.get(address), None if is_new else self._credits.get(address)
-        if first is None:
-            self._give_blindly(address, each, before, share_bytes)
-            return
-        left_bytes = -1 if before is None else before.until_bytes - each.received_bytes
-        if share_bytes // 2 <= left_bytes <= 2 * share_bytes:
-            self._credits[address].received_bytes = each.received_bytes
-            return
-        self._set(address, each.descriptor, connections.takes_until(first, each.received_bytes, share_bytes))
+        wanted = connections.takes_until(self._first[address], each.received_bytes, share_bytes)
+        self._set(address, each.descriptor, wanted)
         self._credits[address] = _Credit(each.received_bytes + share_bytes, each.received_bytes)
 
-    def _give_blindly(self, address: PeerAddress, each: Traffic, before: _Credit | None, share_bytes: int) -> None:
-        """A connection that has sent more than its share since the last renewal may send only little until the next."""
-        is_over = before is not None and each.received_bytes - before.received_bytes > share_bytes
-        if before is None or is_over != (address in self._small_only):
-            self._set(address, each.descriptor, TAKES_SMALL if is_over else None)
-            (self._small_only.add if is_over else self._small_only.discard)(address)
-        self._credits[address] = _Credit(each.received_bytes, each.received_bytes)
+    def _give_blindly(self, address: PeerAddress, each: Traffic, share_bytes: int) -> None:
+        """Up to 4 MiB. One that has sent more than its share may send only little while connections are crowded."""
+        is_over = self._is_crowded and each.received_bytes - self._blind.get(address, 0) > share_bytes
+        # Any of them, as its retransmissions could come whenever it is the same one's turn.
+        wanted = TAKES_SMALL if is_over else random.choice(TAKES_TO_BARRIER)
+        self._set(address, each.descriptor, wanted)
+        self._blind[address] = each.received_bytes
 
-    def _learn_first(self, address: PeerAddress, descriptor: int) -> bool:
-        """Whether the connection is new: the kernel gives its first sequence number once."""
-        first = connections.first_sequence(descriptor, address)
+    def _learn_beginning(self, address: PeerAddress, each: Traffic) -> _Credit | None:
+        """Learns the first sequence number of a connection that is new: the kernel gives it once. Returns the credit
+        that it has, None if it is new."""
+        first, before = connections.first_sequence(each.descriptor, address), self._credits.get(address)
+        if first is not None or (before is not None and each.received_bytes < before.received_bytes):
+            self._forget(address)  # another one had the port
+            before = None
         if first is not None:
             self._first[address] = first
-        return first is not None
+        return before
 
     def _forget(self, address: PeerAddress) -> None:
         self._credits.pop(address, None)
         self._first.pop(address, None)
-        self._small_only.discard(address)
+        self._blind.pop(address, None)
 
-    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter | None) -> None:
+    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter) -> None:
         connections.set_filter(descriptor, self._port, address, wanted)

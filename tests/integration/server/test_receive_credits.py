@@ -12,14 +12,14 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from broker_runtime.server import connections
-from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.connections import BETWEEN_BARRIERS_BYTES, PeerAddress
 from broker_runtime.server.receive_credits import ReceiveCredits
 from tests.integration.server.test_connections import _HAS_IPV6
 from tests.waiting import SOON_S, wait_until
 
 _MIB = 1 << 20
 _SEGMENT_BYTES = 64 << 10
-_CREDIT_BYTES = _MIB
+_CREDIT_BYTES = 2 * _MIB  # the least
 _TOTAL_RETRANSMISSIONS_AT = 100  # in struct tcp_info: __u32 tcpi_total_retrans
 _DATA = bytes(range(256)) * (4 * _MIB // 256)
 
@@ -42,10 +42,11 @@ class Served:
             with server:
                 yield client, server
 
-    def renew(self) -> None:
+    def renew(self, credit_bytes: int = _CREDIT_BYTES, *, is_crowded: bool = False) -> None:
         """Grants a credit to each connection."""
         found = connections.traffic(self.port)
-        self.credits.renew(found, dict.fromkeys(found, 0.0), _CREDIT_BYTES * 4 // 3 * len(found))
+        budget_bytes = credit_bytes * 4 // 3 * len(found)
+        self.credits.renew(found, dict.fromkeys(found, 0.0), budget_bytes, is_crowded=is_crowded)
 
     def received_bytes(self, client: socket.socket) -> int:
         host, port = client.getsockname()[:2]
@@ -68,25 +69,26 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         made = Served(listener, "127.0.0.1" if is_mapped else family)
         made.credits.start(made.port)
         yield made
-        made.credits.lift({})
+        made.credits.stop()
 
 
 @contextmanager
-def sending(client: socket.socket) -> Iterator[None]:
-    thread = threading.Thread(target=client.sendall, args=(_DATA,), daemon=True)
+def sending(client: socket.socket, data: bytes = _DATA) -> Iterator[None]:
+    thread = threading.Thread(target=client.sendall, args=(data,), daemon=True)
     thread.start()
     yield
     thread.join(10)
     assert not thread.is_alive()
 
 
-def wait_until_refused(client: socket.socket, times: int = 1) -> None:
-    def retransmissions() -> int:
-        info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS_AT + 4)
-        return int(struct.unpack_from("=I", info, _TOTAL_RETRANSMISSIONS_AT)[0])
+def retransmissions(client: socket.socket) -> int:
+    info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS_AT + 4)
+    return int(struct.unpack_from("=I", info, _TOTAL_RETRANSMISSIONS_AT)[0])
 
-    before = retransmissions()
-    wait_until(lambda: retransmissions() >= before + times, "the client sends again", SOON_S)
+
+def wait_until_refused(client: socket.socket, times: int = 1) -> None:
+    before = retransmissions(client)
+    wait_until(lambda: retransmissions(client) >= before + times, "the client sends again", SOON_S)
 
 
 def read_until_nothing_comes(server: socket.socket) -> bytes:
@@ -128,6 +130,7 @@ def test_no_more_than_the_credit_arrives_and_nothing_is_lost(served: Served) -> 
 def test_earlier_bytes_do_not_use_up_the_credit(served: Served) -> None:
     """Connections are old when a flood begins."""
     with served.connected() as (client, server):
+        served.renew(2 * len(_DATA))
         with sending(client):
             assert read(server, len(_DATA)) == _DATA
         served.renew()
@@ -136,7 +139,7 @@ def test_earlier_bytes_do_not_use_up_the_credit(served: Served) -> None:
             wait_until_refused(client)
             assert len(_DATA) + _CREDIT_BYTES <= served.received_bytes(client)
             assert served.received_bytes(client) <= len(_DATA) + _CREDIT_BYTES + _SEGMENT_BYTES
-            served.credits.lift(connections.traffic(served.port))
+            served.renew(2 * len(_DATA))
             assert received + read(server, len(_DATA) - _CREDIT_BYTES) == _DATA
 
 
@@ -168,19 +171,50 @@ def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Serve
             read(server, len(_DATA))
 
 
-def test_new_connection_sends_little_until_it_has_a_credit(served: Served) -> None:
-    """Otherwise a flood could arrive on connections that no watch has seen yet."""
-    served.renew()
+@pytest.mark.parametrize("served", _FAMILIES, indirect=True)
+def test_new_connection_sends_some_until_it_has_a_credit(served: Served) -> None:
+    """Otherwise a flood could arrive on connections that no watch has seen yet; and nothing is lost."""
+    with served.connected() as (client, server), sending(client, 2 * _DATA):
+        received = read_until_nothing_comes(server)
+        assert len(received) <= BETWEEN_BARRIERS_BYTES
+        assert served.received_bytes(client) == len(received)
+        served.renew(3 * len(_DATA))
+        assert received + read(server, 2 * len(_DATA) - len(received)) == 2 * _DATA
+
+
+def test_new_connections_begin_at_once(served: Served) -> None:
+    """One in 64 has to send its first bytes again; the others wait for no check."""
+    again = 0
+    for _ in range(200):
+        with served.connected() as (client, server):
+            client.sendall(b"small")
+            if not select.select([server], [], [], 0.15)[0]:
+                again += 1
+                served.renew()
+            assert read(server, 5) == b"small"
+    assert again < 20
+
+
+def test_new_connection_sends_little_while_connections_are_crowded(served: Served) -> None:
+    """Small requests are served as before."""
+    served.renew(is_crowded=True)
     with served.connected() as (client, server):
         client.sendall(b"small")
         assert read(server, 5) == b"small"
         with sending(client):
             wait_until_refused(client)
             assert served.received_bytes(client) == 5
-            served.credits.lift(connections.traffic(served.port))
+            served.renew(2 * len(_DATA))
             assert read(server, len(_DATA)) == _DATA
-    with served.connected() as (client, server), sending(client):
-        assert read(server, len(_DATA)) == _DATA
+
+
+def test_nothing_is_bounded_when_credits_have_stopped(served: Served) -> None:
+    """The port may have another owner next."""
+    served.renew(is_crowded=True)
+    served.credits.stop()
+    with served.connected() as (client, server), sending(client, 4 * _DATA):
+        assert read(server, 4 * len(_DATA)) == 4 * _DATA
+        assert retransmissions(client) == 0
 
 
 def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
@@ -198,34 +232,36 @@ def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
             server.recv(1)
 
 
-def test_connection_whose_first_packet_is_not_known_sends_little_beyond_its_share(served: Served) -> None:
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_connection_whose_first_packet_is_not_known_sends_some_between_two_renewals(
+    served: Served, *, is_crowded: bool
+) -> None:
     """The kernel reports the first packet only once, and keeps none of a flood of connections."""
     with served.connected() as (client, server):
         (address, each), *_ = connections.traffic(served.port).items()
         assert connections.first_sequence(each.descriptor, PeerAddress(address.host, 1)) is None
         assert connections.first_sequence(each.descriptor, address) is None
-        served.renew()
-        with sending(client):
-            received = read(server, _CREDIT_BYTES + _SEGMENT_BYTES)
-            served.renew()
-            received += read_until_nothing_comes(server)
-            assert len(received) < len(_DATA)
-            while len(received) < len(_DATA):
-                served.renew()
-                received += server.recv(_MIB)
-    assert received == _DATA
+        served.renew(is_crowded=is_crowded)
+        with sending(client, 4 * _DATA):
+            received = read_until_nothing_comes(server)
+            assert len(received) <= BETWEEN_BARRIERS_BYTES
+            while len(received) < 4 * len(_DATA):
+                served.renew(is_crowded=is_crowded)
+                if select.select([server], [], [], 0.05)[0]:
+                    received += server.recv(_MIB)
+    assert received == 4 * _DATA
 
 
 def test_new_connections_are_held_and_confined_independently(served: Served) -> None:
     """Two watches look for different floods, and one may end before the other."""
-    served.renew()
+    served.renew(is_crowded=True)
     connections.hold_new(served.port, True, why="test")
     connections.hold_new(served.port, False, why="test")
     with served.connected() as (client, server), sending(client):
         wait_until_refused(client)
         assert served.received_bytes(client) == 0
         connections.hold_new(served.port, True, why="test")
-        served.credits.lift(connections.traffic(served.port))
+        served.renew(2 * len(_DATA))
         assert read(server, len(_DATA)) == _DATA
         with pytest.raises(TimeoutError):
             socket.create_connection((served.host, served.port), timeout=0.2)
