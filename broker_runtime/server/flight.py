@@ -114,7 +114,9 @@ class PylogFlightServer(flight.FlightServerBase):
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
-        self._memory_watch = MemoryWatch(memory_bytes, taken_bytes=self._streams.taken_bytes)
+        self._memory_watch = MemoryWatch(
+            memory_bytes, taken_bytes=self._streams.taken_bytes, acted_bytes=self._streams.acted_bytes
+        )
         self._memory_watch.start(self.port)
         self._thread_watch.start(self.port)
         self._connection_watch.start(self.port)

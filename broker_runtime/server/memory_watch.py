@@ -7,12 +7,14 @@ how many bytes came on a connection, and the broker knows how many of them were 
                  │                            more than any message of ours has ─▶ cut
                  no                           a third of the limit untaken ─▶ cut those that show little else
                  │                            the process near its limit ─▶ cut those with the most to blame
-                 ▼                            half of that third, or near ─▶ crowded: less credit
+                 │                            half of that third, or near ─▶ crowded: less credit
+                 ▼                            near ─▶ no new connections at present
     credits are renewed: often while something comes, and seldom while nothing does
 
 A check may come late, when others have the processors, and half a gibibyte may come in a second. So each connection
 receives on a credit that the kernel enforces (`ReceiveCredits`): what may come before the next check, whenever that is.
 Near: the process's memory plus the untaken bytes of all connections, as each message is copied once when it is whole.
+A few bytes may hold many: ten begin a call, for which gRPC keeps 8 KiB.
 To blame: untaken bytes beyond those taken recently. Taken: read, and no longer held by the stream that read them.
 
 Rule: costs two small reads every `_STEP_S` while nothing comes, and a check every `_REST_S`, or less often where one
@@ -52,6 +54,7 @@ _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
 _JOIN_LIMIT_S: Final = 1.0
 _UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
+_HELD_PART: Final = 8  # or such a part, if they hold more than themselves: when calls are cut, threads end them
 _CROWDED_PART: Final = 6  # where such a part of the limit is untaken, new connections are to send little
 _CREDIT_PART: Final = 0.6  # of the room: credits, which may be exceeded by a quarter, and copies of whole messages
 _LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: a part of the margin
@@ -60,6 +63,12 @@ _GROWTH_BYTES: Final = 64 << 20  # less is no reason for a check
 _QUIET_S: Final = 0.5  # when little came for so long, the growth has another cause
 _QUIET_BYTES: Final = 4 << 20  # of one connection
 _QUIET_BYTES_OF_ALL: Final = 32 << 20
+# Bytes of memory that one untaken byte holds, if it holds more than itself: ten begin a call, if its headers repeat.
+_LEAST_HELD, _MOST_HELD = 16, 1024
+_LEAST_SUSPECT_BYTES: Final = 128 << 10  # less holds too little
+_ACTION_HOLDS: Final = 64  # bytes of memory that one byte of a large request needs while it is served
+_MOST_DIVIDED: Final = 64  # so much less credit is given for it
+_WHY_HELD: Final = "memory"
 # Whatever else a client sends, such as acknowledgements and refused calls: at most as much as it is sent, and
 _EXCUSED_BYTES_PER_S: Final = 64 << 10
 # of a connection that is seen for the first time, so many bytes and such a part of what it was sent:
@@ -71,7 +80,8 @@ _MARGIN_BYTES: Final = 256 << 20  # what may come between two checks
 _LEAST_BYTES: Final = 64 << 10  # a connection that has sent less is not the cause, unless nothing was taken of it in
 _NOTHING_TAKEN_S: Final = 2.0
 _CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
-_FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
+_FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut,
+_CALLS_FREED_WITHIN_S: Final = 3.0  # and that of its calls, each of which a thread of gRPC's has to end
 _STATM: Final = Path("/proc/self/statm")
 
 _logger = logging.getLogger(__name__)
@@ -107,12 +117,15 @@ class MemoryWatch:
         limit_bytes: int,
         *,
         taken_bytes: Callable[[], Mapping[PeerAddress, int]],
+        acted_bytes: Callable[[], int] = lambda: 0,
         memory_bytes: Callable[[], int | None] | None = None,
         clock: Clock = CLOCK,
     ) -> None:
-        """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0."""
+        """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0.
+        ``acted_bytes``: of the requests of all actions that have begun."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
+        self._acted_bytes = acted_bytes
         self._memory_bytes = memory_bytes or _resident_bytes
         self._clock = clock
         self._calm_bytes: int | None = None  # the least since connections were checked last
@@ -128,6 +141,9 @@ class MemoryWatch:
         self._seen: dict[PeerAddress, _Seen] = {}
         self._credits = ReceiveCredits()
         self._crowded_s = -_CROWDED_CALM_S  # when much was untaken last
+        self._clear: tuple[int, int] | None = None  # when hardly anything was suspect: memory, and bytes of actions
+        self._is_held = False  # no new connections are accepted at present
+        self._cut_s = -_CALLS_FREED_WITHIN_S  # when a connection was cut last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
         # Retried: there was no descriptor or memory left to check with, and there may be soon.
@@ -157,6 +173,7 @@ class MemoryWatch:
             self._orders.put(lambda: None)
         self._worker.join(_JOIN_LIMIT_S)
         self._credits.stop()
+        self._hold_new(False)
 
     def step(self) -> int:
         """One check; returns how many connections it cut."""
@@ -170,6 +187,7 @@ class MemoryWatch:
         if not self._is_checking:
             if now_s >= self._may_check_s:
                 self._noise_s = now_s
+            self._hold_new(False)
             if self._must_renew(memory_bytes, now_s):
                 self._check_connections(memory_bytes, now_s, may_cut=False)
             return 0
@@ -207,42 +225,85 @@ class MemoryWatch:
         taken = self._taken_bytes()  # after `found`: in the other order, bytes taken meanwhile would count as untaken
         self._progress = (memory_bytes, sum(taken.values()))
         self._update(found, taken, now_s)
-        by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
         self._cut = [(cut_s, size_bytes) for cut_s, size_bytes in self._cut if now_s - cut_s < _FREED_WITHIN_S]
         freed_bytes = sum(size_bytes for _, size_bytes in self._cut)
-        all_bytes = sum(seen.untaken_bytes for _, seen in by_blame)
-        excess_bytes = memory_bytes + all_bytes - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
-        surplus_bytes = all_bytes - freed_bytes - self._limit_bytes // _UNTAKEN_PART
-        room_bytes = -excess_bytes
-        cut: list[tuple[PeerAddress, int]] = []
-        for address, seen in by_blame:
-            size_bytes = seen.untaken_bytes
-            is_never_taken = not seen.taken_bytes and now_s - seen.since_s > _NOTHING_TAKEN_S
-            is_cause = size_bytes > (0 if is_never_taken else _LEAST_BYTES)
-            is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
-            if not (may_cut and is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
-                continue
+        untaken = [seen.untaken_bytes for seen in self._seen.values()]
+        held = self._held_by_each(memory_bytes, now_s)
+        held_bytes = max(sum(untaken), int(held * self._suspect_bytes()))
+        excess_bytes = memory_bytes + sum(untaken) - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
+        surplus_bytes = held_bytes - freed_bytes - self._limit_bytes // (_UNTAKEN_PART if held == 1 else _HELD_PART)
+        cut = self._to_cut(excess_bytes, surplus_bytes, held, now_s, may_cut=may_cut)
+        if cut:
+            self._cut_s = now_s
+        is_over = held == 1 and self._are_freed(now_s)
+        is_quiet = sum(untaken) < _QUIET_BYTES_OF_ALL and max(untaken, default=0) < _QUIET_BYTES and is_over
+        is_near = memory_bytes > self._limit_bytes - _MARGIN_BYTES and not is_quiet
+        if is_near or held_bytes > self._limit_bytes // _CROWDED_PART:
+            self._crowded_s = now_s
+        self._hold_new(is_near or (held > 1 and surplus_bytes > 0))
+        for address, size_bytes in cut:
             self._ending[address] = found[address].descriptor
             self._order(partial(self._end, address))
-            cut.append((address, size_bytes))
-            excess_bytes -= 2 * size_bytes + _CONNECTION_BYTES
-            surplus_bytes -= size_bytes
-        most_bytes = max((seen.untaken_bytes for _, seen in by_blame), default=0)
-        is_quiet = all_bytes < _QUIET_BYTES_OF_ALL and most_bytes < _QUIET_BYTES
-        is_near = memory_bytes > self._limit_bytes - _MARGIN_BYTES and not is_quiet
-        if is_near or all_bytes > self._limit_bytes // _CROWDED_PART:
-            self._crowded_s = now_s
-        for address, size_bytes in cut:
             self._credits.take_nothing(address, found[address].descriptor)
             self._forget(address)
-            self._cut.append((now_s, size_bytes))
+            self._cut.append((now_s, int(held * size_bytes)))
         of_late = {address: seen.of_late_bytes for address, seen in self._seen.items()}
-        budget_bytes = max(int(room_bytes * _CREDIT_PART), _LEAST_CREDIT_BYTES)
-        self._credits.renew(found, of_late, budget_bytes, is_crowded=self._is_crowded(now_s))
+        room_bytes = max(-excess_bytes * _CREDIT_PART, _LEAST_CREDIT_BYTES) / min(held, _MOST_DIVIDED)
+        self._credits.renew(found, of_late, int(room_bytes), is_crowded=self._is_crowded(now_s))
         self._check_took_s = self._clock.now_s() - now_s
         for address, size_bytes in cut:  # not before: writing may wait
             event(_logger, "cut connection", level=logging.WARNING, address=Address(*address), untaken_bytes=size_bytes)
         return len(cut), is_quiet
+
+    def _to_cut(
+        self, excess_bytes: int, surplus_bytes: int, held: float, now_s: float, *, may_cut: bool
+    ) -> list[tuple[PeerAddress, int]]:
+        """Which connections are to be cut, with their untaken bytes. ``excess_bytes``: what is missing until the
+        process is no longer near its limit; ``surplus_bytes``: what is untaken beyond what may be; ``held``: by each
+        untaken byte. ``may_cut`` False: only those with more than a message."""
+        by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
+        least_bytes = _LEAST_BYTES / min(held, _LEAST_HELD)
+        cut: list[tuple[PeerAddress, int]] = []
+        for address, seen in by_blame:
+            size_bytes = seen.untaken_bytes
+            is_never_taken = not seen.taken_bytes and now_s - seen.since_s > _NOTHING_TAKEN_S
+            is_cause = size_bytes > (0 if is_never_taken else least_bytes)
+            is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
+            if not (may_cut and is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
+                continue
+            cut.append((address, size_bytes))
+            excess_bytes -= int(max(2, held) * size_bytes) + _CONNECTION_BYTES
+            surplus_bytes -= int(held * size_bytes)
+        return cut
+
+    def _are_freed(self, now_s: float) -> bool:
+        """Whether connections that were cut hold nothing any more."""
+        return now_s - self._cut_s >= _CALLS_FREED_WITHIN_S
+
+    def _held_by_each(self, memory_bytes: int, now_s: float) -> float:
+        """How many bytes of memory each suspect byte holds, 1 or more, where memory has grown by more than those, and
+        they can be the cause."""
+        suspect_bytes, acted_bytes = self._suspect_bytes(), self._acted_bytes()
+        if suspect_bytes < _LEAST_SUSPECT_BYTES:
+            if self._clear is None or self._are_freed(now_s) or memory_bytes < self._clear[0]:
+                self._clear = (memory_bytes, acted_bytes)
+            return 1.0
+        if self._clear is None:
+            return 1.0
+        clear_bytes, acted_before_bytes = self._clear
+        grown_bytes = memory_bytes - clear_bytes - _ACTION_HOLDS * (acted_bytes - acted_before_bytes)
+        if grown_bytes < max(_GROWTH_BYTES, _LEAST_HELD * suspect_bytes) or grown_bytes > _MOST_HELD * suspect_bytes:
+            return 1.0
+        return grown_bytes / suspect_bytes
+
+    def _suspect_bytes(self) -> float:
+        """Untaken bytes of connections that have little else to show."""
+        return sum(max(0.0, seen.blame_bytes) for seen in self._seen.values())
+
+    def _hold_new(self, is_held: bool) -> None:
+        if is_held != self._is_held:
+            self._is_held = is_held
+            connections.hold_new(self._port, is_held, why=_WHY_HELD)
 
     def _order(self, work: Callable[[], object]) -> None:
         if self._worker.is_running:

@@ -114,6 +114,7 @@ class StreamTable:
         self._patience = patience
         self._clock = clock
         self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of connections that may be open
+        self._acted_bytes = 0
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
         self._heard_s: dict[PeerAddress, float] = {}  # when a call from there ended; in the last `_HEARD_S`
         self._seen_s: dict[PeerAddress, float] = {}  # while calls are silent: when a connection was first seen
@@ -227,6 +228,7 @@ class StreamTable:
         and for a while after."""
         with self._lock:
             self._acting[address] += 1
+            self._acted_bytes += size_bytes
         try:
             yield
         finally:
@@ -252,6 +254,10 @@ class StreamTable:
                     # The opening counts too, so that a stream is known before its first message.
                     taken[stream.address] += stream.taken_bytes + _ENVELOPE_BYTES
         return taken
+
+    def acted_bytes(self) -> int:
+        """Bytes of the requests of all actions that have begun."""
+        return self._acted_bytes
 
     def streaming(self) -> dict[PeerAddress, Streaming]:
         """The connections that have streams. Takes no lock: its holder may be waiting for the interpreter's."""

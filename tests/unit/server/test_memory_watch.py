@@ -68,9 +68,11 @@ class World:
         self.look_takes_s = 0.0
         self.sockets = {ONE: Socket(), TWO: Socket()}
         self.taken: dict[PeerAddress, int] = {}
+        self.acted_bytes = 0
         self.watch = MemoryWatch(
             _LIMIT_BYTES,
             taken_bytes=lambda: dict(self.taken),
+            acted_bytes=lambda: self.acted_bytes,
             memory_bytes=lambda: self.memory_bytes,
             clock=ReadClock(lambda: self.now_s),
         )
@@ -98,6 +100,12 @@ class World:
             self.is_confined = is_confined
 
         monkeypatch.setattr(connections, "confine_new", confine_new)
+        self.is_held = False
+
+        def hold_new(port: int, is_held: bool, *, why: str) -> None:
+            self.is_held = is_held
+
+        monkeypatch.setattr(connections, "hold_new", hold_new)
         self.watch.step()
 
     def step(self, one: int = 0, two: int = 0, memory: int | None = None) -> list[PeerAddress]:
@@ -316,6 +324,93 @@ def test_new_connections_send_little_only_while_much_is_untaken(world: World) ->
     for _ in range(5):  # one check more
         world.step()
     assert not world.is_confined
+
+
+def calls(world: World, *, kib: int, held: int = 50) -> list[PeerAddress]:
+    """The first connection begins calls in that many KiB, each byte of which holds so many of memory."""
+    world.sockets[ONE].received_bytes += kib << 10
+    world.memory_bytes += held * kib << 10
+    return world.step()
+
+
+@pytest.mark.parametrize("held", [20, 50, 800])
+def test_connection_is_cut_whose_few_bytes_hold_much_memory(world: World, held: int) -> None:
+    """Ten bytes begin a call, for which gRPC keeps 8 KiB; a busy producer beside it stays."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    before_bytes, cut = world.memory_bytes, []
+    while not cut:
+        world.taken[TWO] += 16 * _MIB
+        world.sockets[TWO].received_bytes += 16 * _MIB
+        cut = calls(world, kib=8192 // held, held=held)
+    assert cut == [ONE]
+    unseen_bytes = held * memory_watch._LEAST_SUSPECT_BYTES
+    assert world.memory_bytes - before_bytes <= _LIMIT_BYTES // 8 + unseen_bytes + 32 * _MIB
+
+
+def test_memory_beyond_what_bytes_can_hold_cuts_nobody(world: World) -> None:
+    """It has another cause than the one connection with a few bytes."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    for _ in range(20):
+        assert calls(world, kib=8, held=2048) == []
+
+
+def test_memory_of_large_requests_that_are_served_cuts_no_connection(world: World) -> None:
+    """Decoded, they need many times their bytes, and others wait meanwhile."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    for _ in range(10):
+        world.acted_bytes += 1 * _MIB
+        assert calls(world, kib=300, held=100) == []
+
+
+def test_memory_that_was_there_before_is_not_held_by_new_bytes(world: World) -> None:
+    """A broker that has just done much has not given it back yet."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.step(memory=400)
+    for _ in range(10):
+        assert calls(world, kib=300, held=1) == []
+
+
+def test_each_of_many_connections_with_few_calls_counts(world: World) -> None:
+    """Four hundred with forty calls each are as bad as one with all of them."""
+    world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 403)}
+    world.step()
+    for each in world.sockets.values():
+        each.received_bytes += 8 << 10
+    world.memory_bytes += 200 * _MIB
+    assert len(world.step()) > 100
+
+
+def test_less_may_come_where_few_bytes_hold_much_memory(world: World) -> None:
+    """A look may be late, and a credit of megabytes is gigabytes of calls."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    before_bytes = world.sockets[ONE].credit_bytes
+    for _ in range(10):
+        assert calls(world, kib=200) == []
+    assert 50 * before_bytes > _LIMIT_BYTES
+    assert 50 * world.sockets[ONE].credit_bytes < _LIMIT_BYTES // 3
+
+
+def test_no_connection_is_accepted_near_the_limit_nor_until_what_was_cut_is_free(world: World) -> None:
+    """Each call that is cut is ended by a thread, and those who were cut return at once with others."""
+    world.step(memory=700)
+    assert not world.is_held  # nothing is untaken
+    assert world.step(one=60, two=60) == [ONE, TWO]
+    assert world.is_held
+    for _ in range(50):
+        world.step()
+    assert world.is_held
+    for _ in range(30):
+        world.step()
+    assert not world.is_held
+
+
+def test_connections_are_accepted_again_when_memory_is_free(world: World) -> None:
+    """At once, however short a time after a cut."""
+    world.step(memory=700)
+    assert world.step(one=60, two=60) == [ONE, TWO]
+    assert world.is_held
+    world.step(memory=-600)
+    assert not world.is_held
 
 
 def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
