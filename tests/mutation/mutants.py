@@ -13,6 +13,7 @@ from tests.mutation.controller_mutants import CONTROLLER
 from tests.mutation.harness import Mutant
 from tests.mutation.log_mutants import LOG
 from tests.mutation.replication_mutants import REPLICATION
+from tests.mutation.server_mutants import SERVER
 from tests.mutation.transaction_mutants import TRANSACTIONS
 
-ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *TRANSACTIONS, *CLIENT)
+ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *SERVER, *TRANSACTIONS, *CLIENT)

@@ -241,3 +241,11 @@ def test_taken_bytes_are_those_of_streams_and_of_calls_that_have_ended(watch: Wa
     assert 9 << 20 <= taken < 10 << 20
     watch.table.close(stream)
     assert watch.table.taken_bytes() == {_ADDRESS: taken}
+
+
+def test_bytes_of_actions_count_from_their_beginning(watch: Watch) -> None:
+    """Their requests are decoded then, and need many times their bytes."""
+    with watch.table.acting(parse_peer("ipv4:127.0.0.1:2"), 700):
+        assert watch.table.acted_bytes() == 700
+    with watch.table.acting(parse_peer("ipv4:127.0.0.1:3"), 50):
+        assert watch.table.acted_bytes() == 750
