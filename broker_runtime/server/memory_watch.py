@@ -148,7 +148,9 @@ class MemoryWatch:
         self._port = 0
         # Retried: there was no descriptor or memory left to check with, and there may be soon.
         retried = (OSError, MemoryError)
-        self._worker = Worker("memory-watch", self._watch, retried=retried, again_s=_CHECKING_STEP_S)
+        self._worker = Worker(
+            "memory-watch", self._watch, on_defect=self._give_up, retried=retried, again_s=_CHECKING_STEP_S
+        )
         self._ending: dict[PeerAddress, int] = {}  # descriptors of connections that are cut now
         # What may block for long while the check must continue: a cut waits for the thread that reads that connection.
         self._orders: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -356,6 +358,11 @@ class MemoryWatch:
         for seen in self._seen.values():
             seen.accounted_bytes -= seen.excused_bytes
             seen.excused_bytes = 0
+
+    def _give_up(self, defect: BaseException) -> None:
+        """A broker without a watch serves on: no connection is left with a credit that nobody renews."""
+        self._credits.lift(connections.traffic(self._port))
+        self._hold_new(False)
 
     def _carry_out_order(self) -> None:
         try:

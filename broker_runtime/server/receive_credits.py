@@ -67,6 +67,12 @@ class ReceiveCredits:
         connections.confine_new(self._port, False)
         connections.bound_new(self._port, False)
 
+    def lift(self, found: Mapping[PeerAddress, Traffic]) -> None:
+        """Nothing is bounded any more, these connections neither: nobody will renew their credits."""
+        self.stop()
+        for address, each in found.items():
+            self._set(address, each.descriptor, None)
+
     @property
     def least_bytes(self) -> int:
         """So much each connection may receive after a renewal, whether it did before or not."""
@@ -165,5 +171,5 @@ class ReceiveCredits:
         self._first.pop(address, None)
         self._blind.pop(address, None)
 
-    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter) -> None:
+    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter | None) -> None:
         connections.set_filter(descriptor, self._port, address, wanted)

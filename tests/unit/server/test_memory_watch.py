@@ -13,6 +13,7 @@ from broker_runtime.server import connections, memory_watch
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
 from tests.clocks import ReadClock
+from tests.waiting import wait_until
 
 _MIB = 1 << 20
 _LIMIT_BYTES = 1024 * _MIB
@@ -417,6 +418,29 @@ def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
     """Closing it waits for its reader."""
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 80) == [ONE]
     assert world.sockets[ONE].filter is connections.TAKES_NOTHING
+
+
+def test_broker_whose_watch_has_a_defect_serves_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit, and with an error in its log; but no connection waits for a credit that never comes."""
+    world.step(memory=700)
+    world.step(one=60, two=60)
+    for each in world.sockets.values():
+        each.received_bytes, each.is_cut = 0, False
+    world.step()
+    assert world.is_held
+    assert world.is_confined
+
+    def fail() -> int:
+        raise ValueError("defect")
+
+    monkeypatch.setattr(world.watch, "_memory_bytes", fail)
+    world.watch.start(1)
+    try:
+        wait_until(lambda: not world.is_held, "the watch has given up")
+    finally:
+        world.watch.stop()
+    assert not world.is_confined
+    assert [each.filter for each in world.sockets.values()] == [None, None]
 
 
 @pytest.mark.parametrize("error", [OSError("no descriptor"), MemoryError()])
