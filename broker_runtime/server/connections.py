@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -87,10 +87,10 @@ def _takes_to_barrier(begins_at: int, *, small_only: bool = False) -> Filter:
 
 
 TAKES_NOTHING = Filter(_REFUSE)
-TAKES_TO_BARRIER = (_takes_to_barrier(0), _takes_to_barrier(BETWEEN_BARRIERS_BYTES // 2))
-"""Two filters for connections whose first sequence number is not known, such as one that the kernel has just made: it
+TAKES_TO_BARRIER = tuple(_takes_to_barrier(BETWEEN_BARRIERS_BYTES * number // 16) for number in range(16))
+"""Filters for connections whose first sequence number is not known, such as one that the kernel has just made: it
 receives 2 MiB on average and never more than 4, wherever it began; one in 64 has to send its first bytes again. Where
-one filter stops it the other does not, so that each change lets it go on."""
+one filter stops it the others do not, so that a change to any of them lets it go on."""
 TAKES_SMALL = _takes_to_barrier(0, small_only=True)
 """As the first of `TAKES_TO_BARRIER`, in segments of up to 1 KiB: enough to connect and to ask for something."""
 
@@ -116,7 +116,7 @@ _held: set[tuple[int, str]] = set()  # ports, and why, as `hold_new` says
 _bounded: set[int] = set()  # ports, as `bound_new` says
 _confined: set[int] = set()  # ports, as `confine_new` says
 _keeping = threading.Lock()
-_kept: list[int] = []  # a descriptor, as `keep_descriptor` says
+_kept: list[int] = []  # two descriptors, as `keep_descriptor` says
 
 
 class PeerAddress(NamedTuple):
@@ -162,9 +162,10 @@ def open_file_count(few: int) -> int | None:
 
 
 def keep_descriptor() -> None:
-    """Keeps a descriptor with which `reset` and `reset_now` work when no other is left: one for the whole process."""
+    """Keeps a descriptor with which `reset`, `reset_now` and `set_filter` work when no other is left (and one more, to
+    set it free again): for the whole process."""
     with _keeping:
-        if not _kept:
+        while len(_kept) < 2:
             _kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
@@ -271,7 +272,7 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
-        return _reset_without_another(descriptor, local_port, address)
+        return _with_kept(descriptor, local_port, address, lambda kept: _system.connect(kept, _NOWHERE, len(_NOWHERE)))
     is_there = _peer_at(own, local_port) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
@@ -280,16 +281,17 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     return is_there
 
 
-def _reset_without_another(descriptor: int, local_port: int, address: PeerAddress) -> bool:
-    """As `_reset`, with the descriptor that is kept. It refers to the connection until its next use: that harms nobody,
-    as the peer has been sent the end already."""
+def _with_kept(descriptor: int, local_port: int, address: PeerAddress, do: Callable[[int], object]) -> bool:
+    """Does that with the descriptor that is kept, made a duplicate of this one. False: the connection does not exist,
+    or none is kept."""
     assert _system is not None
     with _keeping:
         if not _kept or _system.dup2(descriptor, _kept[0]) < 0:
             return False
         is_there = _peer_at(_kept[0], local_port) == address
         if is_there:
-            _system.connect(_kept[0], _NOWHERE, len(_NOWHERE))
+            do(_kept[0])
+        _system.dup2(_kept[1], _kept[0])  # the connection must not last as long as this
         return is_there
 
 
@@ -356,7 +358,7 @@ def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: F
         return False
     own = _system.dup(descriptor)
     if own < 0:
-        return False
+        return _with_kept(descriptor, local_port, address, lambda kept: _attach(kept, wanted))
     is_there = _peer_at(own, local_port) == address
     if is_there:
         _attach(own, wanted)

@@ -128,6 +128,7 @@ class MemoryWatch:
         self._acted_bytes = acted_bytes
         self._memory_bytes = memory_bytes or _resident_bytes
         self._clock = clock
+        self._known_bytes = 0
         self._calm_bytes: int | None = None  # the least since connections were checked last
         self._checked_s = 0.0
         self._check_took_s = 0.0
@@ -179,9 +180,9 @@ class MemoryWatch:
 
     def step(self) -> int:
         """One check; returns how many connections it cut."""
-        memory_bytes, now_s = self._memory_bytes(), self._clock.now_s()
-        if memory_bytes is None:
-            return 0
+        known_bytes, now_s = self._memory_bytes(), self._clock.now_s()
+        # Unknown for a moment where no descriptor is left to ask with; credits are to be renewed all the same.
+        memory_bytes = self._known_bytes = self._known_bytes if known_bytes is None else known_bytes
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s
         self._calm_bytes = memory_bytes if self._calm_bytes is None else min(self._calm_bytes, memory_bytes)
         has_grown = memory_bytes - self._calm_bytes > _GROWTH_BYTES

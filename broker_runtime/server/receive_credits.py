@@ -150,7 +150,7 @@ class ReceiveCredits:
     def _give_blindly(self, address: PeerAddress, each: Traffic, share_bytes: int) -> None:
         """Up to 4 MiB. One that has sent more than its share may send only little while connections are crowded."""
         is_over = self._is_crowded and each.received_bytes - self._blind.get(address, 0) > share_bytes
-        # Any of them, as its retransmissions could come whenever it is the same one's turn.
+        # Any: in turn, its retransmissions, ever more seldom, could come whenever that one is there which stops it.
         wanted = TAKES_SMALL if is_over else random.choice(TAKES_TO_BARRIER)
         self._set(address, each.descriptor, wanted)
         self._blind[address] = each.received_bytes

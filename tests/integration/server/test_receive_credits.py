@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket
 import struct
@@ -89,6 +91,23 @@ def retransmissions(client: socket.socket) -> int:
 def wait_until_refused(client: socket.socket, times: int = 1) -> None:
     before = retransmissions(client)
     wait_until(lambda: retransmissions(client) >= before + times, "the client sends again", SOON_S)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.dup(0))
+        assert len(opened) < 512
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def read_until_nothing_comes(server: socket.socket) -> bytes:
@@ -266,3 +285,18 @@ def test_new_connections_are_held_and_confined_independently(served: Served) -> 
         with pytest.raises(TimeoutError):
             socket.create_connection((served.host, served.port), timeout=0.2)
         connections.hold_new(served.port, False, why="test")
+
+
+def test_credits_are_renewed_though_no_descriptor_is_left(served: Served) -> None:
+    """Otherwise nobody could send until there is one again. The connection ends with its own descriptor."""
+    connections.keep_descriptor()
+    with served.connected() as (client, server):
+        served.renew()
+        with sending(client):
+            received = read(server, _CREDIT_BYTES)
+            wait_until_refused(client)
+            with no_descriptor_left():
+                served.renew()
+            assert received + read(server, len(_DATA) - _CREDIT_BYTES) == _DATA
+        server.close()
+        assert client.recv(1) == b""

@@ -420,6 +420,15 @@ def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
     assert world.sockets[ONE].filter is connections.TAKES_NOTHING
 
 
+def test_credits_are_renewed_though_memory_is_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no descriptor left to ask the system with."""
+    monkeypatch.setattr(world.watch, "_memory_bytes", lambda: None)
+    for _ in range(100):
+        world.taken[TWO] = world.taken.get(TWO, 0) + 60 * _MIB
+        assert world.sockets[TWO].credit_bytes > 60 * _MIB
+        assert world.step(two=60, memory=0) == []
+
+
 def test_broker_whose_watch_has_a_defect_serves_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a limit, and with an error in its log; but no connection waits for a credit that never comes."""
     world.step(memory=700)

@@ -182,7 +182,7 @@ def test_connection_that_is_to_be_cut_receives_nothing(world: World) -> None:
     assert world.filters[ONE] is TAKES_NOTHING
 
 
-def test_connection_of_unknown_beginning_receives_up_to_one_barrier_and_then_the_other(world: World) -> None:
+def test_connection_of_unknown_beginning_receives_up_to_one_barrier_and_then_to_others(world: World) -> None:
     """It is unknown where it must stop, and it must not stop for good."""
     del world.unreported[ONE]
     used = set()
@@ -190,7 +190,7 @@ def test_connection_of_unknown_beginning_receives_up_to_one_barrier_and_then_the
         world.renew()
         assert world.filters[ONE] in TAKES_TO_BARRIER
         used.add(world.filters[ONE])
-    assert used == set(TAKES_TO_BARRIER)
+    assert len(used) > len(TAKES_TO_BARRIER) // 2
 
 
 def test_connection_of_unknown_beginning_is_to_send_little_where_it_sent_more_than_its_share(world: World) -> None:
