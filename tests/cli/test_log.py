@@ -75,16 +75,19 @@ def transactional(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         with Producer(cluster.bootstrap_servers, transactional_id="tx") as producer:
             with producer.transaction():
                 producer.send("x", b"committed")
+            wait_until_finished(cluster)
             producer.begin_transaction()
             producer.send("x", b"aborted").result(30)
             producer.abort_transaction()
-            wait_until(
-                lambda: [each.unfinished for each in admin_listing(cluster)] == [()], "the outcomes are in the log", 30
-            )
+            wait_until_finished(cluster)
         left = Producer(cluster.bootstrap_servers, transactional_id="left")
         left.begin_transaction()
         left.send("x", b"open").result(30)
         return [cluster.log_dirs(broker)[0] for broker in (1, 2)]
+
+
+def wait_until_finished(cluster: LocalCluster) -> None:
+    wait_until(lambda: [each.unfinished for each in admin_listing(cluster)] == [()], "the outcomes are in the log", 30)
 
 
 def admin_listing(cluster: LocalCluster) -> list[TransactionListing]:
