@@ -40,6 +40,8 @@ _STATUS_BYTES = 4096
 _ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_SO_MEMINFO, _SO_COOKIE = 55, 57
+_MEMINFO_BYTES, _REFUSED_AT = 36, 32  # SK_MEMINFO_DROPS, a __u32
 _TCP_SAVE_SYN, _TCP_SAVED_SYN = 27, 28
 _SYN_BYTES = 256  # IP's header and TCP's
 _TCP = 6  # IPPROTO_TCP
@@ -132,6 +134,7 @@ class Traffic(NamedTuple):
     descriptor: int
     received_bytes: int  # from the peer
     acknowledged_bytes: int  # by the peer, of those sent to it
+    cookie: int = 0  # the kernel's, of this connection alone
 
 
 def allow_open_files(wanted: int) -> int:
@@ -231,9 +234,12 @@ def bytes_acknowledged(connection: socket.socket) -> int | None:
     return acknowledged
 
 
-def traffic(local_port: int) -> dict[PeerAddress, Traffic]:
+def traffic(local_port: int, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
     """What was received and sent on each connection that a peer made to ``local_port``. Empty where the system does not
     say (not Linux).
+
+    A peer may connect to two of this machine's addresses from one port of its own. Calls are known by the peer's end
+    alone, so such twins cannot be told apart: one is left out, and ended where ``ends_twins``.
 
     Needs no descriptor and does not release the interpreter's lock: 2 µs for each open file, 10 µs for each connection.
     """
@@ -242,15 +248,31 @@ def traffic(local_port: int) -> dict[PeerAddress, Traffic]:
         return found
     info, info_size = ctypes.create_string_buffer(_TCP_INFO_BYTES), ctypes.c_uint32()
     get, size = _system.getsockopt, ctypes.byref(info_size)
+    cookie = ctypes.c_uint64()
     for descriptor in range(_descriptor_limit()):
         info_size.value = _TCP_INFO_BYTES
         if get(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, info, size) or info_size.value != _TCP_INFO_BYTES:
             continue
         address = _peer_at(descriptor, local_port)
         if address is not None:
+            if address in found and found[address].descriptor != descriptor:
+                if ends_twins:
+                    reset_now(descriptor, local_port, address)
+                continue
+            info_size.value, cookie.value = 8, 0
+            get(descriptor, socket.SOL_SOCKET, _SO_COOKIE, ctypes.byref(cookie), size)
             acknowledged_bytes, received_bytes = struct.unpack_from("=QQ", info, _BYTES_ACKED_AT)
-            found[address] = Traffic(descriptor, received_bytes, acknowledged_bytes)
+            found[address] = Traffic(descriptor, received_bytes, acknowledged_bytes, cookie.value)
     return found
+
+
+def refused_count(descriptor: int) -> int:
+    """How many segments were refused on the connection that `traffic` found, by its filter or otherwise."""
+    if _system is None:
+        return 0
+    text, size = ctypes.create_string_buffer(_MEMINFO_BYTES), ctypes.c_uint32(_MEMINFO_BYTES)
+    _system.getsockopt(descriptor, socket.SOL_SOCKET, _SO_MEMINFO, text, ctypes.byref(size))
+    return int(struct.unpack_from("=I", text, _REFUSED_AT)[0])
 
 
 def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
@@ -272,7 +294,9 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
-        return _with_kept(descriptor, local_port, address, lambda kept: _system.connect(kept, _NOWHERE, len(_NOWHERE)))
+        return _with_kept(
+            descriptor, local_port, address, lambda kept: _system.connect(kept, _NOWHERE, len(_NOWHERE)) == 0
+        )
     is_there = _peer_at(own, local_port) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
@@ -281,18 +305,16 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     return is_there
 
 
-def _with_kept(descriptor: int, local_port: int, address: PeerAddress, do: Callable[[int], object]) -> bool:
+def _with_kept(descriptor: int, local_port: int, address: PeerAddress, do: Callable[[int], bool]) -> bool:
     """Does that with the descriptor that is kept, made a duplicate of this one. False: the connection does not exist,
-    or none is kept."""
+    none is kept, or it failed."""
     assert _system is not None
     with _keeping:
         if not _kept or _system.dup2(descriptor, _kept[0]) < 0:
             return False
-        is_there = _peer_at(_kept[0], local_port) == address
-        if is_there:
-            do(_kept[0])
+        is_done = _peer_at(_kept[0], local_port) == address and do(_kept[0])
         _system.dup2(_kept[1], _kept[0])  # the connection must not last as long as this
-        return is_there
+        return is_done
 
 
 def hold_new(local_port: int, is_held: bool, *, why: str) -> None:
@@ -331,6 +353,9 @@ def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
     if _system is None:
         return None
     packet, size = ctypes.create_string_buffer(_SYN_BYTES), ctypes.c_uint32(_SYN_BYTES)
+    # Another connection may have the descriptor by now: what is read of that one is lost, and it is not known then.
+    if _port_at(descriptor, of_peer=True) != address.port:
+        return None
     if _system.getsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVED_SYN, packet, ctypes.byref(size)):
         return None
     ip = packet.raw[: size.value]
@@ -350,7 +375,8 @@ def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
 
 
 def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: Filter | None) -> bool:
-    """Gives the connection that `traffic` found this filter, or none. False: it no longer exists.
+    """Gives the connection that `traffic` found this filter, or none. False: it no longer exists, or the system
+    refused it.
 
     Does not release the interpreter's lock, and blocks while a thread reads from the connection.
     """
@@ -359,18 +385,17 @@ def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: F
     own = _system.dup(descriptor)
     if own < 0:
         return _with_kept(descriptor, local_port, address, lambda kept: _attach(kept, wanted))
-    is_there = _peer_at(own, local_port) == address
-    if is_there:
-        _attach(own, wanted)
+    is_set = _peer_at(own, local_port) == address and _attach(own, wanted)
     _system.close(own)
-    return is_there
+    return is_set
 
 
-def _attach(descriptor: int, wanted: Filter | None) -> None:
+def _attach(descriptor: int, wanted: Filter | None) -> bool:
     assert _system is not None
     option = _SO_DETACH_FILTER if wanted is None else _SO_ATTACH_FILTER
     packed = TAKES_NOTHING.packed if wanted is None else wanted.packed
-    _system.setsockopt(descriptor, socket.SOL_SOCKET, option, packed, len(packed))
+    failed: int = _system.setsockopt(descriptor, socket.SOL_SOCKET, option, packed, len(packed))
+    return wanted is None or not failed
 
 
 def _filter_new(local_port: int) -> None:
@@ -420,11 +445,11 @@ def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
     return PeerAddress(_host_of(packed), port)
 
 
-def _port_at(descriptor: int) -> int | None:
-    """The port of this end; None if it is no socket."""
+def _port_at(descriptor: int, *, of_peer: bool = False) -> int | None:
+    """The port of this end, or of the peer's; None if it is no socket, or has no peer."""
     assert _system is not None
     name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
-    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
+    if (_system.getpeername if of_peer else _system.getsockname)(descriptor, name, ctypes.byref(name_size)):
         return None
     port: int = struct.unpack_from("!H", name, 2)[0]
     return port

@@ -115,7 +115,10 @@ class PylogFlightServer(flight.FlightServerBase):
         self._streams.start(self.port)
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
         self._memory_watch = MemoryWatch(
-            memory_bytes, taken_bytes=self._streams.taken_bytes, acted_bytes=self._streams.acted_bytes
+            memory_bytes,
+            taken_bytes=self._streams.taken_bytes,
+            content_bytes=self._streams.content_bytes,
+            acted_bytes=self._streams.acted_bytes,
         )
         self._memory_watch.start(self.port)
         self._thread_watch.start(self.port)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +49,8 @@ _STEP_S: Final = 0.05
 _CHECKING_STEP_S: Final = 0.01
 _REST_S: Final = 0.15  # a peer whose credit has ended sends again after 0.2 s
 _REST_CHECKS: Final = 50  # the time of so many checks passes between two while nothing comes,
-_BUSY_CHECKS: Final = 10  # and of so many while something does
+_BUSY_CHECKS: Final = 10  # and of so many while something does; but one may have waited for a processor:
+_LONGEST_REST_S, _LONGEST_PAUSE_S = 0.5, 0.25
 _LATE_S: Final = 0.5  # between two steps: honest peers have to wait for credits
 _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
@@ -66,7 +68,11 @@ _QUIET_BYTES_OF_ALL: Final = 32 << 20
 # Bytes of memory that one untaken byte holds, if it holds more than itself: ten begin a call, if its headers repeat.
 _LEAST_HELD, _MOST_HELD = 16, 1024
 _LEAST_SUSPECT_BYTES: Final = 128 << 10  # less holds too little
-_ACTION_HOLDS: Final = 64  # bytes of memory that one byte of a large request needs while it is served
+_ACTION_HOLDS: Final = 64  # bytes of memory that one byte of a large request needs while it is served;
+_ACTIONS_PART: Final = 4  # of all of them, such a part of the limit
+_LATELY_S: Final = 4.0
+_EMPTY_HALF_S: Final = 2.0  # by then half of the empty bytes is forgotten: ordinary calls have headers, too
+_ACKNOWLEDGED_PART: Final = 256  # of what a client is sent: its windows' updates
 _MOST_DIVIDED: Final = 64  # so much less credit is given for it
 _WHY_HELD: Final = "memory"
 # Whatever else a client sends, such as acknowledgements and refused calls: at most as much as it is sent, and
@@ -96,8 +102,11 @@ class _Seen:
     acknowledged_bytes: int  # of those sent to it
     taken_bytes: int
     accounted_bytes: int  # of those received: taken, or excused
+    cookie: int
     excused_bytes: int = 0  # of those accounted
     of_late_bytes: float = 0.0  # taken, halved every second: shows that a client is at its ordinary work
+    content_bytes: int = 0  # of messages
+    empty_bytes: float = 0.0  # received without being content, of late
 
     @property
     def untaken_bytes(self) -> int:
@@ -117,14 +126,17 @@ class MemoryWatch:
         limit_bytes: int,
         *,
         taken_bytes: Callable[[], Mapping[PeerAddress, int]],
+        content_bytes: Callable[[], Mapping[PeerAddress, int]] | None = None,
         acted_bytes: Callable[[], int] = lambda: 0,
         memory_bytes: Callable[[], int | None] | None = None,
         clock: Clock = CLOCK,
     ) -> None:
         """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0.
+        ``content_bytes``: likewise, and no more than was sent (None: as ``taken_bytes``).
         ``acted_bytes``: of the requests of all actions that have begun."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
+        self._content_bytes = taken_bytes if content_bytes is None else content_bytes
         self._acted_bytes = acted_bytes
         self._memory_bytes = memory_bytes or _resident_bytes
         self._clock = clock
@@ -142,7 +154,7 @@ class MemoryWatch:
         self._seen: dict[PeerAddress, _Seen] = {}
         self._credits = ReceiveCredits()
         self._crowded_s = -_CROWDED_CALM_S  # when much was untaken last
-        self._clear: tuple[int, int] | None = None  # when hardly anything was suspect: memory, and bytes of actions
+        self._lately: deque[tuple[float, int, int]] = deque()  # at each check: when, memory, and bytes of actions
         self._is_held = False  # no new connections are accepted at present
         self._cut_s = -_CALLS_FREED_WITHIN_S  # when a connection was cut last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
@@ -165,6 +177,9 @@ class MemoryWatch:
         """Begins to watch the connections to ``port``."""
         self._port = port
         self._credits.start(port)
+        for address, each in connections.traffic(port).items():
+            # It was made before that, so its beginning may be unknown for good. Its peer connects again.
+            connections.reset_now(each.descriptor, port, address)
         for worker in (self._worker, *self._order_workers):
             worker.start()
 
@@ -215,19 +230,20 @@ class MemoryWatch:
         if self._progress is None:
             return True
         passed_s = now_s - self._checked_s
-        if passed_s >= max(_REST_S, _REST_CHECKS * self._check_took_s):
+        if passed_s >= min(max(_REST_S, _REST_CHECKS * self._check_took_s), _LONGEST_REST_S):
             return True
         before_bytes, taken_before_bytes = self._progress
         came_bytes = max(0, memory_bytes - before_bytes) + abs(sum(self._taken_bytes().values()) - taken_before_bytes)
-        return came_bytes > self._credits.least_bytes // 4 and passed_s >= _BUSY_CHECKS * self._check_took_s
+        pause_s = min(_BUSY_CHECKS * self._check_took_s, _LONGEST_PAUSE_S)
+        return came_bytes > self._credits.least_bytes // 4 and passed_s >= pause_s
 
     def _check_connections(self, memory_bytes: int, now_s: float, *, may_cut: bool = True) -> tuple[int, bool]:
         """Renews credits, and cuts the connections that are to be cut; returns how many, and whether little is
         untaken."""
-        found = connections.traffic(self._port)
+        found = connections.traffic(self._port, ends_twins=True)
         taken = self._taken_bytes()  # after `found`: in the other order, bytes taken meanwhile would count as untaken
         self._progress = (memory_bytes, sum(taken.values()))
-        self._update(found, taken, now_s)
+        self._update(found, taken, self._content_bytes(), now_s)
         self._cut = [(cut_s, size_bytes) for cut_s, size_bytes in self._cut if now_s - cut_s < _FREED_WITHIN_S]
         freed_bytes = sum(size_bytes for _, size_bytes in self._cut)
         untaken = [seen.untaken_bytes for seen in self._seen.values()]
@@ -264,19 +280,25 @@ class MemoryWatch:
         """Which connections are to be cut, with their untaken bytes. ``excess_bytes``: what is missing until the
         process is no longer near its limit; ``surplus_bytes``: what is untaken beyond what may be; ``held``: by each
         untaken byte. ``may_cut`` False: only those with more than a message."""
-        by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
+
+        def suspicion_bytes(seen: _Seen) -> float:
+            return seen.blame_bytes if held == 1 else seen.empty_bytes
+
+        by_blame = sorted(self._seen.items(), key=lambda item: suspicion_bytes(item[1]), reverse=True)
         least_bytes = _LEAST_BYTES / min(held, _LEAST_HELD)
         cut: list[tuple[PeerAddress, int]] = []
         for address, seen in by_blame:
             size_bytes = seen.untaken_bytes
+            weight_bytes = max(size_bytes, int(seen.empty_bytes))
             is_never_taken = not seen.taken_bytes and now_s - seen.since_s > _NOTHING_TAKEN_S
-            is_cause = size_bytes > (0 if is_never_taken else least_bytes)
-            is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
+            is_cause = (size_bytes if is_never_taken else weight_bytes) > (0 if is_never_taken else least_bytes)
+            is_suspect = seen.blame_bytes > 0 if held == 1 else seen.empty_bytes > least_bytes
+            is_needed = excess_bytes > 0 or (surplus_bytes > 0 and is_suspect)
             if not (may_cut and is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
                 continue
             cut.append((address, size_bytes))
-            excess_bytes -= int(max(2, held) * size_bytes) + _CONNECTION_BYTES
-            surplus_bytes -= int(held * size_bytes)
+            excess_bytes -= int(max(2, held) * weight_bytes) + _CONNECTION_BYTES
+            surplus_bytes -= int(held * weight_bytes)
         return cut
 
     def _are_freed(self, now_s: float) -> bool:
@@ -284,24 +306,24 @@ class MemoryWatch:
         return now_s - self._cut_s >= _CALLS_FREED_WITHIN_S
 
     def _held_by_each(self, memory_bytes: int, now_s: float) -> float:
-        """How many bytes of memory each suspect byte holds, 1 or more, where memory has grown by more than those, and
-        they can be the cause."""
-        suspect_bytes, acted_bytes = self._suspect_bytes(), self._acted_bytes()
-        if suspect_bytes < _LEAST_SUSPECT_BYTES:
-            if self._clear is None or self._are_freed(now_s) or memory_bytes < self._clear[0]:
-                self._clear = (memory_bytes, acted_bytes)
+        """How many bytes of memory each suspect byte holds, 1 or more, where memory has grown of late by more than
+        those, and they can be the cause."""
+        acted_bytes, suspect_bytes = self._acted_bytes(), self._suspect_bytes()
+        if suspect_bytes < _LEAST_SUSPECT_BYTES and self._are_freed(now_s):
+            self._lately.clear()
+        self._lately.append((now_s, memory_bytes, acted_bytes))
+        while now_s - self._lately[0][0] > _LATELY_S:
+            self._lately.popleft()
+        _, least_bytes, acted_before_bytes = min(self._lately, key=lambda each: each[1])
+        for_actions_bytes = min(_ACTION_HOLDS * (acted_bytes - acted_before_bytes), self._limit_bytes // _ACTIONS_PART)
+        grown_bytes = memory_bytes - least_bytes - for_actions_bytes
+        if suspect_bytes < _LEAST_SUSPECT_BYTES or grown_bytes < max(_GROWTH_BYTES, _LEAST_HELD * suspect_bytes):
             return 1.0
-        if self._clear is None:
-            return 1.0
-        clear_bytes, acted_before_bytes = self._clear
-        grown_bytes = memory_bytes - clear_bytes - _ACTION_HOLDS * (acted_bytes - acted_before_bytes)
-        if grown_bytes < max(_GROWTH_BYTES, _LEAST_HELD * suspect_bytes) or grown_bytes > _MOST_HELD * suspect_bytes:
-            return 1.0
-        return grown_bytes / suspect_bytes
+        return grown_bytes / suspect_bytes if grown_bytes < _MOST_HELD * suspect_bytes else 1.0
 
     def _suspect_bytes(self) -> float:
-        """Untaken bytes of connections that have little else to show."""
-        return sum(max(0.0, seen.blame_bytes) for seen in self._seen.values())
+        """Bytes that came of late and are no content: of headers, or of messages that are not whole."""
+        return sum(seen.empty_bytes for seen in self._seen.values())
 
     def _hold_new(self, is_held: bool) -> None:
         if is_held != self._is_held:
@@ -314,24 +336,32 @@ class MemoryWatch:
         else:  # a test's step
             work()
 
-    def _update(self, found: Mapping[PeerAddress, Traffic], taken: Mapping[PeerAddress, int], now_s: float) -> None:
+    def _update(
+        self,
+        found: Mapping[PeerAddress, Traffic],
+        taken: Mapping[PeerAddress, int],
+        content: Mapping[PeerAddress, int],
+        now_s: float,
+    ) -> None:
         """Updates what came on each connection, and how much of it is accounted for."""
         passed_s = now_s - self._checked_s
         self._checked_s = now_s
         for address in self._seen.keys() - found.keys():
             self._forget(address)
         self._gone = {address: taken_bytes for address, taken_bytes in self._gone.items() if address in taken}
-        for address, (_, received_bytes, acknowledged_bytes) in found.items():
+        for address, (_, received_bytes, acknowledged_bytes, cookie) in found.items():
             if address in self._ending:
                 continue
             before, taken_bytes = self._seen.get(address), taken.get(address, 0)
-            if before is not None and received_bytes < before.received_bytes:
+            content_bytes = content.get(address, 0)
+            if before is not None and (received_bytes < before.received_bytes or cookie != before.cookie):
                 self._forget(address)  # another one, from the same port
                 before = None
             if before is None:
                 taken_before = self._gone.get(address, 0)
                 may_excuse_bytes = min(acknowledged_bytes, _EXCUSED_BYTES) + acknowledged_bytes // _EXCUSED_PART
-                before = _Seen(now_s, 0, 0, min(taken_before, taken_bytes), 0)
+                before = _Seen(now_s, 0, 0, min(taken_before, taken_bytes), 0, cookie)
+                before.content_bytes = content_bytes if taken_before else 0
             else:
                 # A client that is sent nothing has nothing to acknowledge.
                 answered_bytes = acknowledged_bytes - before.acknowledged_bytes
@@ -340,14 +370,19 @@ class MemoryWatch:
             more_bytes = max(0, taken_bytes - before.taken_bytes)
             accounted_bytes = min(received_bytes, before.accounted_bytes + more_bytes)
             excused_bytes = min(received_bytes - accounted_bytes, may_excuse_bytes)
+            empty_bytes = received_bytes - before.received_bytes - (content_bytes - before.content_bytes)
+            empty_bytes -= (acknowledged_bytes - before.acknowledged_bytes) // _ACKNOWLEDGED_PART
             self._seen[address] = _Seen(
                 before.since_s,
                 received_bytes,
                 acknowledged_bytes,
                 taken_bytes,
                 accounted_bytes + excused_bytes,
+                cookie,
                 before.excused_bytes + excused_bytes,
                 before.of_late_bytes * 0.5**passed_s + more_bytes,
+                content_bytes,
+                max(0.0, before.empty_bytes * 0.5 ** (passed_s / _EMPTY_HALF_S) + empty_bytes),
             )
 
     def _forget(self, address: PeerAddress) -> None:
@@ -362,8 +397,8 @@ class MemoryWatch:
 
     def _give_up(self, defect: BaseException) -> None:
         """A broker without a watch serves on: no connection is left with a credit that nobody renews."""
-        self._credits.lift(connections.traffic(self._port))
         self._hold_new(False)
+        self._credits.lift(connections.traffic(self._port))
 
     def _carry_out_order(self) -> None:
         try:

@@ -13,8 +13,8 @@ large message.
 
 A new connection has no credit until the next renewal, as nobody knows its first sequence number yet: it begins with a
 filter of the listening socket's that lets it receive up to 4 MiB (`connections.TAKES_TO_BARRIER`), while connections
-are crowded in segments of up to 1 KiB. One whose first sequence number the kernel did not keep gets such a filter for
-good, another one at each renewal.
+are crowded in segments of up to 1 KiB. One whose first sequence number the kernel did not keep has such filters for
+good: where one stops it, its place between the barriers is known, and each renewal gives it the one that is farthest.
 
 Invariant: all connections together may receive five quarters of the budget, and 2 MiB for each one that is not new,
 and 4 MiB for each that is, or is of unknown beginning.
@@ -22,13 +22,19 @@ and 4 MiB for each that is, or is of unknown beginning.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from broker_runtime.server import connections
-from broker_runtime.server.connections import TAKES_NOTHING, TAKES_SMALL, TAKES_TO_BARRIER, Filter, PeerAddress, Traffic
+from broker_runtime.server.connections import (
+    BETWEEN_BARRIERS_BYTES,
+    TAKES_NOTHING,
+    TAKES_TO_BARRIER,
+    Filter,
+    PeerAddress,
+    Traffic,
+)
 
 _LEAST_BYTES: Final = 2 << 20  # a large record, or a full batch
 _LARGEST_BYTES: Final = 512 << 20  # TCP's sequence numbers allow for no more
@@ -46,6 +52,16 @@ class _Credit:
         return self.until_bytes - self.received_bytes
 
 
+@dataclass(slots=True)
+class _Blind:
+    """A connection of unknown beginning: its filter, how many segments were refused by the last renewal, and where it
+    is between the barriers: by so many bytes in front of what it has received. None: it has not met one yet."""
+
+    number: int = 0
+    refused_count: int = 0
+    lead_bytes: int | None = None
+
+
 class ReceiveCredits:
     """The credits of connections to one port. Not thread-safe."""
 
@@ -53,7 +69,8 @@ class ReceiveCredits:
         self._port = 0
         self._first: dict[PeerAddress, int] = {}
         self._credits: dict[PeerAddress, _Credit] = {}
-        self._blind: dict[PeerAddress, int] = {}  # of unknown beginning: what was received by the last renewal
+        self._cookies: dict[PeerAddress, int] = {}
+        self._blind: dict[PeerAddress, _Blind] = {}  # of unknown beginning
         self._is_crowded = False
         self._least_bytes = 0
 
@@ -95,7 +112,7 @@ class ReceiveCredits:
         if is_crowded != self._is_crowded:
             self._is_crowded = is_crowded
             connections.confine_new(self._port, is_crowded)
-        for gone in (self._credits.keys() | self._blind.keys()) - found.keys():
+        for gone in self._cookies.keys() - found.keys():
             self._forget(gone)
         shares = self._shares(found, taken_of_late, budget_bytes)
         known: list[PeerAddress] = []
@@ -103,13 +120,14 @@ class ReceiveCredits:
             each = found[address]
             before = self._learn_beginning(address, each)
             if address not in self._first:
-                self._give_blindly(address, each, share_bytes)
+                self._give_blindly(address, each)
                 continue
-            known.append(address)
             if before is not None:
                 before.received_bytes = each.received_bytes
             if before is None or before.left_bytes < share_bytes * 3 // 4:
                 self._give(address, each, share_bytes)
+            if address in self._credits:
+                known.append(address)
         most_bytes = max(budget_bytes * 5 // 4, sum(shares[address] for address in known))
         if sum(self._credits[address].left_bytes for address in known) > most_bytes:
             for address in known:
@@ -144,32 +162,44 @@ class ReceiveCredits:
 
     def _give(self, address: PeerAddress, each: Traffic, share_bytes: int) -> None:
         wanted = connections.takes_until(self._first[address], each.received_bytes, share_bytes)
-        self._set(address, each.descriptor, wanted)
-        self._credits[address] = _Credit(each.received_bytes + share_bytes, each.received_bytes)
+        self._credits.pop(address, None)
+        if self._set(address, each.descriptor, wanted):  # else the next renewal tries again
+            self._credits[address] = _Credit(each.received_bytes + share_bytes, each.received_bytes)
 
-    def _give_blindly(self, address: PeerAddress, each: Traffic, share_bytes: int) -> None:
-        """Up to 4 MiB. One that has sent more than its share may send only little while connections are crowded."""
-        is_over = self._is_crowded and each.received_bytes - self._blind.get(address, 0) > share_bytes
-        # Any: in turn, its retransmissions, ever more seldom, could come whenever that one is there which stops it.
-        wanted = TAKES_SMALL if is_over else random.choice(TAKES_TO_BARRIER)
-        self._set(address, each.descriptor, wanted)
-        self._blind[address] = each.received_bytes
+    def _give_blindly(self, address: PeerAddress, each: Traffic) -> None:
+        """Up to 4 MiB."""
+        blind, refused_count = self._blind.get(address), connections.refused_count(each.descriptor)
+        if blind is None:
+            blind = self._blind[address] = _Blind(refused_count=refused_count)
+            self._set(address, each.descriptor, TAKES_TO_BARRIER[blind.number])
+        step_bytes = BETWEEN_BARRIERS_BYTES // len(TAKES_TO_BARRIER)
+        if refused_count != blind.refused_count:  # it is in the barrier of its filter, whose end that is
+            blind.refused_count = refused_count
+            blind.lead_bytes = step_bytes * blind.number - each.received_bytes
+        if blind.lead_bytes is None:
+            return
+        number = (blind.lead_bytes + each.received_bytes) // step_bytes % len(TAKES_TO_BARRIER)
+        # The barrier that it has just passed. Where it stands in one, that is the one before.
+        number = (number - 1) % len(TAKES_TO_BARRIER)
+        if number != blind.number and self._set(address, each.descriptor, TAKES_TO_BARRIER[number]):
+            blind.number = number
 
     def _learn_beginning(self, address: PeerAddress, each: Traffic) -> _Credit | None:
         """Learns the first sequence number of a connection that is new: the kernel gives it once. Returns the credit
-        that it has, None if it is new."""
-        first, before = connections.first_sequence(each.descriptor, address), self._credits.get(address)
-        if first is not None or (before is not None and each.received_bytes < before.received_bytes):
-            self._forget(address)  # another one had the port
-            before = None
-        if first is not None:
-            self._first[address] = first
-        return before
+        that it has, None if it has none."""
+        if self._cookies.get(address) != each.cookie:
+            self._forget(address)  # another one may have had the port
+            self._cookies[address] = each.cookie
+            first = connections.first_sequence(each.descriptor, address)
+            if first is not None:
+                self._first[address] = first
+        return self._credits.get(address)
 
     def _forget(self, address: PeerAddress) -> None:
+        self._cookies.pop(address, None)
         self._credits.pop(address, None)
         self._first.pop(address, None)
         self._blind.pop(address, None)
 
-    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter | None) -> None:
-        connections.set_filter(descriptor, self._port, address, wanted)
+    def _set(self, address: PeerAddress, descriptor: int, wanted: Filter | None) -> bool:
+        return connections.set_filter(descriptor, self._port, address, wanted)

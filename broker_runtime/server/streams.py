@@ -78,6 +78,7 @@ class OpenStream:
     is_limited: bool = True
     opened_s: float = field(default_factory=time.monotonic)
     taken_bytes: int = 0
+    content_bytes: int = 0
 
     @property
     def log_level(self) -> int:
@@ -96,6 +97,7 @@ class OpenStream:
         if chunk.data is not None:
             size_bytes += chunk.data.get_total_buffer_size() + _COLUMN_BYTES * chunk.data.num_columns
         self.taken_bytes += _sent_bytes(size_bytes)
+        self.content_bytes += size_bytes
 
 
 class StreamTable:
@@ -114,6 +116,7 @@ class StreamTable:
         self._patience = patience
         self._clock = clock
         self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of connections that may be open
+        self._ended_content_bytes: Counter[PeerAddress] = Counter()  # likewise, without what they were sent in
         self._acted_bytes = 0
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
         self._heard_s: dict[PeerAddress, float] = {}  # when a call from there ended; in the last `_HEARD_S`
@@ -161,7 +164,7 @@ class StreamTable:
                 return
             self._open.remove(stream)
             self._limited -= stream.is_limited
-            self._ended(stream.address, stream.taken_bytes + _ENVELOPE_BYTES)
+            self._ended(stream.address, stream.taken_bytes + _ENVELOPE_BYTES, stream.content_bytes)
         open_s = time.monotonic() - stream.opened_s
         event(_logger, "close stream", level=stream.log_level, **stream.log_fields, open_s=open_s, error=error)
 
@@ -184,6 +187,7 @@ class StreamTable:
         with self._lock:
             known = open_now | self._heard_s.keys()
             self._ended_bytes = Counter({at: sent for at, sent in self._ended_bytes.items() if at in known})
+            self._ended_content_bytes = Counter({at: n for at, n in self._ended_content_bytes.items() if at in known})
             busy = {stream.address for stream in self._open}
         idle = connections.idle_connections(port, max_idle_s)
         cut = [connection for address, connection in idle.items() if address not in busy]
@@ -236,12 +240,13 @@ class StreamTable:
                 self._acting[address] -= 1
                 if not self._acting[address]:
                     del self._acting[address]
-                self._ended(address, _sent_bytes(size_bytes))
+                self._ended(address, _sent_bytes(size_bytes), size_bytes)
 
-    def _ended(self, address: PeerAddress | None, sent_bytes: int) -> None:
-        """A call has ended, in which so many bytes were sent. Under the lock."""
+    def _ended(self, address: PeerAddress | None, sent_bytes: int, content_bytes: int) -> None:
+        """A call has ended, in which so many bytes were sent, and so many of them were its content. Under the lock."""
         if address is not None:
             self._ended_bytes[address] += sent_bytes
+            self._ended_content_bytes[address] += content_bytes
             self._heard_s[address] = self._clock.now_s()
 
     def taken_bytes(self) -> dict[PeerAddress, int]:
@@ -254,6 +259,15 @@ class StreamTable:
                     # The opening counts too, so that a stream is known before its first message.
                     taken[stream.address] += stream.taken_bytes + _ENVELOPE_BYTES
         return taken
+
+    def content_bytes(self) -> dict[PeerAddress, int]:
+        """As `taken_bytes`, of the content of messages: no more than was sent."""
+        with self._lock:
+            content = Counter(self._ended_content_bytes)
+            for stream in self._open:
+                if stream.address is not None:
+                    content[stream.address] += stream.content_bytes
+        return content
 
     def acted_bytes(self) -> int:
         """Bytes of the requests of all actions that have begun."""

@@ -258,6 +258,7 @@ def test_connection_whose_first_packet_is_not_known_sends_some_between_two_renew
     with served.connected() as (client, server):
         (address, each), *_ = connections.traffic(served.port).items()
         assert connections.first_sequence(each.descriptor, PeerAddress(address.host, 1)) is None
+        assert connections.first_sequence(each.descriptor, address) is not None
         assert connections.first_sequence(each.descriptor, address) is None
         served.renew(is_crowded=is_crowded)
         with sending(client, 4 * _DATA):
@@ -299,3 +300,33 @@ def test_credits_are_renewed_though_no_descriptor_is_left(served: Served) -> Non
             assert received + read(server, len(_DATA) - _CREDIT_BYTES) == _DATA
         server.close()
         assert client.recv(1) == b""
+
+
+def test_of_two_connections_from_one_port_of_a_peer_one_is_ended() -> None:
+    """They cannot be told apart, and one of them would never be seen; their peer connects again."""
+    with socket.socket() as listener:
+        listener.bind(("0.0.0.0", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.socket() as one, socket.socket() as two:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            two.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0))
+            two.bind(one.getsockname())
+            one.connect(("127.0.0.1", port))
+            two.connect(("127.0.0.2", port))
+            accepted = [listener.accept()[0] for _ in range(2)]
+            assert len(connections.traffic(port)) == 1
+            assert len(connections.traffic(port, ends_twins=True)) == 1
+            ended = 0
+            for each in (one, two):
+                each.settimeout(0.5)
+                try:
+                    each.recv(1)
+                except ConnectionResetError:
+                    ended += 1
+                except TimeoutError:
+                    pass
+            assert ended == 1
+            for each in accepted:
+                each.close()

@@ -69,16 +69,18 @@ class World:
         self.look_takes_s = 0.0
         self.sockets = {ONE: Socket(), TWO: Socket()}
         self.taken: dict[PeerAddress, int] = {}
+        self.content: dict[PeerAddress, int] = {}
         self.acted_bytes = 0
         self.watch = MemoryWatch(
             _LIMIT_BYTES,
             taken_bytes=lambda: dict(self.taken),
+            content_bytes=lambda: self.taken | self.content,
             acted_bytes=lambda: self.acted_bytes,
             memory_bytes=lambda: self.memory_bytes,
             clock=ReadClock(lambda: self.now_s),
         )
 
-        def traffic(port: int) -> dict[PeerAddress, Traffic]:
+        def traffic(port: int, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
             self.looks += 1
             self.now_s += self.look_takes_s
             return {
@@ -135,13 +137,25 @@ def test_connections_are_checked_seldom_while_nothing_comes(world: World) -> Non
 def test_checks_that_take_long_are_seldom(world: World) -> None:
     """A broker with thousands of connections must not spend its time with them."""
     world.look_takes_s = 0.02
-    for minimum_s, more in ((1.0, 0), (0.2, 50)):
+    for minimum_s, more in ((0.5, 0), (0.2, 50)):
         world.step()
         looks, begun_s = world.looks, world.now_s
         while world.looks < looks + 3:
             world.taken[TWO] = world.taken.get(TWO, 0) + more * _MIB
             world.step(two=more, memory=0)
         assert world.now_s - begun_s >= 2 * minimum_s
+
+
+def test_check_that_was_interrupted_delays_the_next_one_little(world: World) -> None:
+    """The process may have been stopped for a second just then: nobody must wait for a minute."""
+    world.look_takes_s = 2.0
+    world.now_s += 1
+    world.step()
+    world.look_takes_s = 0.0
+    looks = world.looks
+    for _ in range(11):
+        world.step()
+    assert world.looks > looks
 
 
 def test_credits_are_renewed_before_they_are_used_up(world: World) -> None:
@@ -353,6 +367,30 @@ def test_memory_beyond_what_bytes_can_hold_cuts_nobody(world: World) -> None:
     world.taken[ONE] = world.taken[TWO] = 1
     for _ in range(20):
         assert calls(world, kib=8, held=2048) == []
+
+
+def test_tiny_actions_do_not_hide_calls_without_content(world: World) -> None:
+    """What a message can have been sent in at most is many times what an action without content is sent in."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.content |= {ONE: 0, TWO: 0}
+    before_bytes, cut = world.memory_bytes, []
+    while not cut:
+        world.taken[ONE] += 1 * _MIB
+        world.sockets[ONE].acknowledged_bytes += 1 * _MIB
+        cut = calls(world, kib=80, held=100)
+    assert cut == [ONE]
+    assert world.memory_bytes - before_bytes < _LIMIT_BYTES // 3
+
+
+def test_many_large_requests_do_not_hide_calls_without_content(world: World) -> None:
+    """Their memory is excused, up to a quarter of the limit."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    before_bytes, cut = world.memory_bytes, []
+    while not cut:
+        world.acted_bytes += 16 * _MIB
+        cut = calls(world, kib=160)
+    assert cut == [ONE]
+    assert world.memory_bytes - before_bytes < _LIMIT_BYTES // 2
 
 
 def test_memory_of_large_requests_that_are_served_cuts_no_connection(world: World) -> None:

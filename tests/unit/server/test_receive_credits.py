@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import pytest
 
 from broker_runtime.server import connections
-from broker_runtime.server.connections import TAKES_NOTHING, TAKES_SMALL, TAKES_TO_BARRIER, PeerAddress, Traffic
+from broker_runtime.server.connections import (
+    BETWEEN_BARRIERS_BYTES,
+    TAKES_NOTHING,
+    TAKES_SMALL,
+    TAKES_TO_BARRIER,
+    Filter,
+    PeerAddress,
+    Traffic,
+)
 from broker_runtime.server.receive_credits import ReceiveCredits
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -30,15 +38,19 @@ class World:
         self.received = dict.fromkeys((ONE, TWO, THREE, FOUR), 0)
         self.of_late = dict.fromkeys(self.received, 0.0)
         self.unreported: dict[PeerAddress, int] = {address: 1000 + address.port for address in self.received}
+        self.cookies = {address: address.port for address in self.received}
+        self.refused = dict.fromkeys(self.received, 0)
+        self.can_set = True
         self.filters: dict[PeerAddress, object] = {}
         self.set_count = 0
         self.is_confined = False
         self.credits = ReceiveCredits()
 
         def set_filter(descriptor: int, port: int, address: PeerAddress, wanted: object) -> bool:
-            self.filters[address] = wanted
-            self.set_count += 1
-            return True
+            if self.can_set:
+                self.filters[address] = wanted
+                self.set_count += 1
+            return self.can_set
 
         def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
             return self.unreported.pop(address, None)
@@ -49,10 +61,15 @@ class World:
         monkeypatch.setattr(connections, "takes_until", lambda first, received, credit: Until(first, received + credit))
         monkeypatch.setattr(connections, "set_filter", set_filter)
         monkeypatch.setattr(connections, "first_sequence", first_sequence)
+        addresses = {address.port: address for address in self.received}
+        monkeypatch.setattr(connections, "refused_count", lambda descriptor: self.refused[addresses[descriptor]])
         monkeypatch.setattr(connections, "confine_new", confine_new)
 
     def found(self) -> dict[PeerAddress, Traffic]:
-        return {address: Traffic(address.port, received, 0) for address, received in self.received.items()}
+        return {
+            address: Traffic(address.port, received, 0, self.cookies.get(address, 99))
+            for address, received in self.received.items()
+        }
 
     def renew(self, budget_bytes: int = _BUDGET_BYTES, *, is_crowded: bool = False) -> None:
         of_late = {address: self.of_late.get(address, 0.0) for address in self.received}
@@ -156,7 +173,7 @@ def test_new_connections_are_confined_while_connections_are_crowded(world: World
 def test_another_connection_from_the_same_port_starts_from_zero(world: World) -> None:
     """The first one's credit does not apply to it, even if it has sent more by now."""
     world.renew()
-    world.unreported[ONE], world.received[ONE] = 7, 3 * _MIB
+    world.cookies[ONE], world.unreported[ONE], world.received[ONE] = 77, 7, 3 * _MIB
     world.renew()
     wanted = world.filters[ONE]
     assert isinstance(wanted, Until)
@@ -167,7 +184,7 @@ def test_connection_that_nobody_saw_begin_does_not_inherit_the_beginning_of_anot
     """The kernel reports no first packet while it is flooded with connections; the port was another's before."""
     world.received[ONE] = 3 * _MIB
     world.renew()
-    world.received[ONE] = 1 * _MIB
+    world.cookies[ONE], world.received[ONE] = 77, 4 * _MIB
     world.renew()
     assert world.filters[ONE] in TAKES_TO_BARRIER
 
@@ -182,26 +199,43 @@ def test_connection_that_is_to_be_cut_receives_nothing(world: World) -> None:
     assert world.filters[ONE] is TAKES_NOTHING
 
 
-def test_connection_of_unknown_beginning_receives_up_to_one_barrier_and_then_to_others(world: World) -> None:
-    """It is unknown where it must stop, and it must not stop for good."""
+def test_connection_of_unknown_beginning_goes_on_where_a_barrier_stopped_it_and_meets_none_again(world: World) -> None:
+    """Where it stopped shows where it is; from then on each renewal moves the barrier away in time."""
     del world.unreported[ONE]
-    used = set()
-    for _ in range(100):
+    place_bytes = 3 * _MIB + 4321  # of its first byte, which nobody knows
+    stops, come = 0, 0
+    for _ in range(200):
         world.renew()
-        assert world.filters[ONE] in TAKES_TO_BARRIER
-        used.add(world.filters[ONE])
-    assert len(used) > len(TAKES_TO_BARRIER) // 2
+        wanted = world.filters[ONE]
+        assert isinstance(wanted, Filter)
+        barrier_bytes = TAKES_TO_BARRIER.index(wanted) * (BETWEEN_BARRIERS_BYTES // 16) - 64 * _KIB
+        room_bytes = (barrier_bytes - place_bytes - world.received[ONE]) % BETWEEN_BARRIERS_BYTES
+        assert room_bytes <= BETWEEN_BARRIERS_BYTES - 64 * _KIB, "it stands in the barrier"
+        more_bytes = min(room_bytes + 500, 1 * _MIB)  # the last segment may end in the barrier
+        come += more_bytes
+        world.received[ONE] += more_bytes
+        if more_bytes > room_bytes:
+            stops += 1
+            world.refused[ONE] += 1
+    assert stops == 1
+    assert come > 150 * _MIB
 
 
-def test_connection_of_unknown_beginning_is_to_send_little_where_it_sent_more_than_its_share(world: World) -> None:
-    """For one renewal, and only while connections are crowded."""
+def test_connection_of_unknown_beginning_that_is_idle_keeps_its_filter(world: World) -> None:
+    """Nothing shows that it has to wait."""
     del world.unreported[ONE]
-    world.renew(is_crowded=True)
-    world.received[ONE] += 100 * _MIB
+    for _ in range(20):
+        world.renew()
+    assert world.filters[ONE] is TAKES_TO_BARRIER[0]
+
+
+def test_credit_that_could_not_be_given_is_given_by_the_next_renewal(world: World) -> None:
+    """There may have been no descriptor left for a moment."""
     world.renew()
-    assert world.filters[ONE] in TAKES_TO_BARRIER
-    world.received[ONE] += 100 * _MIB
-    world.renew(is_crowded=True)
-    assert world.filters[ONE] is TAKES_SMALL
-    world.renew(is_crowded=True)
-    assert world.filters[ONE] in TAKES_TO_BARRIER
+    world.received[ONE] += world.left_bytes(ONE)
+    world.can_set = False
+    world.renew()
+    assert world.left_bytes(ONE) == 0
+    world.can_set = True
+    world.renew()
+    assert world.left_bytes(ONE) > 0
