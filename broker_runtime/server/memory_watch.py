@@ -14,7 +14,8 @@ how many bytes came on a connection, and the broker knows how many of them were 
 A check may come late, when others have the processors, and half a gibibyte may come in a second. So each connection
 receives on a credit that the kernel enforces (`ReceiveCredits`): what may come before the next check, whenever that is.
 Near: the process's memory plus the untaken bytes of all connections, as each message is copied once when it is whole.
-A few bytes may hold many: ten begin a call, for which gRPC keeps 8 KiB.
+A few bytes may hold many: ten begin a call, for which gRPC keeps 8 KiB. So where memory grows within seconds by many
+times the bytes that came and were no content, those who sent most of these are cut (`_held_by_each`).
 To blame: untaken bytes beyond those taken recently. Taken: read, and no longer held by the stream that read them.
 
 Rule: costs two small reads every `_STEP_S` while nothing comes, and a check every `_REST_S`, or less often where one
