@@ -70,8 +70,9 @@ _QUIET_BYTES_OF_ALL: Final = 32 << 20
 _LEAST_HELD, _MOST_HELD = 16, 1024
 _LEAST_SUSPECT_BYTES: Final = 128 << 10  # less holds too little
 _ACTION_HOLDS: Final = 64  # bytes of memory that one byte of a large request needs while it is served;
-_ACTIONS_PART: Final = 4  # of all of them, such a part of the limit
+_ACTIONS_PART: Final = 3  # of all of them, such a part of the limit
 _LATELY_S: Final = 4.0
+_AT_LAST_EVERY_S: Final = 0.5
 _EMPTY_HALF_S: Final = 2.0  # by then half of the empty bytes is forgotten: ordinary calls have headers, too
 _ACKNOWLEDGED_PART: Final = 256  # of what a client is sent: its windows' updates
 _MOST_DIVIDED: Final = 64  # so much less credit is given for it
@@ -108,6 +109,7 @@ class _Seen:
     of_late_bytes: float = 0.0  # taken, halved every second: shows that a client is at its ordinary work
     content_bytes: int = 0  # of messages
     empty_bytes: float = 0.0  # received without being content, of late
+    all_empty_bytes: int = 0  # and since it was seen first
 
     @property
     def untaken_bytes(self) -> int:
@@ -156,6 +158,7 @@ class MemoryWatch:
         self._credits = ReceiveCredits()
         self._crowded_s = -_CROWDED_CALM_S  # when much was untaken last
         self._lately: deque[tuple[float, int, int]] = deque()  # at each check: when, memory, and bytes of actions
+        self._cut_at_last_s = -_AT_LAST_EVERY_S  # when `_to_cut_at_last` was asked
         self._is_held = False  # no new connections are accepted at present
         self._cut_s = -_CALLS_FREED_WITHIN_S  # when a connection was cut last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
@@ -253,6 +256,8 @@ class MemoryWatch:
         excess_bytes = memory_bytes + sum(untaken) - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
         surplus_bytes = held_bytes - freed_bytes - self._limit_bytes // (_UNTAKEN_PART if held == 1 else _HELD_PART)
         cut = self._to_cut(excess_bytes, surplus_bytes, held, now_s, may_cut=may_cut)
+        if may_cut and not cut and memory_bytes > self._limit_bytes - _MARGIN_BYTES // 2:
+            cut = self._to_cut_at_last(now_s)
         if cut:
             self._cut_s = now_s
         is_over = held == 1 and self._are_freed(now_s)
@@ -305,6 +310,16 @@ class MemoryWatch:
     def _are_freed(self, now_s: float) -> bool:
         """Whether connections that were cut hold nothing any more."""
         return now_s - self._cut_s >= _CALLS_FREED_WITHIN_S
+
+    def _to_cut_at_last(self, now_s: float) -> list[tuple[PeerAddress, int]]:
+        """As `_to_cut`, where nobody is to blame and the limit is at hand: those that have sent most without content,
+        as calls may have been begun slowly. Half of them, as many have sent some: ordinary calls have headers."""
+        if now_s - self._cut_at_last_s < _AT_LAST_EVERY_S:
+            return []
+        self._cut_at_last_s = now_s
+        suspects = [each for each in self._seen.items() if each[1].all_empty_bytes > _LEAST_BYTES]
+        suspects.sort(key=lambda item: item[1].all_empty_bytes, reverse=True)
+        return [(address, seen.untaken_bytes) for address, seen in suspects[: (len(suspects) + 1) // 2]]
 
     def _held_by_each(self, memory_bytes: int, now_s: float) -> float:
         """How many bytes of memory each suspect byte holds, 1 or more, where memory has grown of late by more than
@@ -384,6 +399,7 @@ class MemoryWatch:
                 before.of_late_bytes * 0.5**passed_s + more_bytes,
                 content_bytes,
                 max(0.0, before.empty_bytes * 0.5 ** (passed_s / _EMPTY_HALF_S) + empty_bytes),
+                before.all_empty_bytes + empty_bytes,
             )
 
     def _forget(self, address: PeerAddress) -> None:

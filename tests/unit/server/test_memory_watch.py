@@ -382,8 +382,24 @@ def test_tiny_actions_do_not_hide_calls_without_content(world: World) -> None:
     assert world.memory_bytes - before_bytes < _LIMIT_BYTES // 3
 
 
+def test_calls_that_are_begun_slowly_and_hidden_are_cut_before_the_limit_is_reached(world: World) -> None:
+    """Nothing shows in any few seconds; at last those are cut that have sent most without content."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.content |= {ONE: 0}
+    cut: list[PeerAddress] = []
+    while not cut:
+        world.now_s += 1.0
+        world.taken[ONE] += 1 * _MIB
+        world.sockets[ONE].acknowledged_bytes += 1 * _MIB
+        world.taken[TWO] += 16 * _MIB
+        world.sockets[TWO].received_bytes += 16 * _MIB
+        cut = calls(world, kib=10, held=800)
+        assert world.memory_bytes < _LIMIT_BYTES
+    assert cut == [ONE]
+
+
 def test_many_large_requests_do_not_hide_calls_without_content(world: World) -> None:
-    """Their memory is excused, up to a quarter of the limit."""
+    """Their memory is excused, up to a third of the limit."""
     world.taken[ONE] = world.taken[TWO] = 1
     before_bytes, cut = world.memory_bytes, []
     while not cut:
