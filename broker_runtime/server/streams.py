@@ -39,6 +39,7 @@ _HEARD_S = 60.0
 _MAX_ACTION_S = 8.0  # an action under way excuses a connection for so long while there are many silent calls
 _ENVELOPE_BYTES = 1 << 10  # what a message is sent in, at most
 _COLUMN_BYTES = 256  # its part of a message, without its values
+_MESSAGE_BYTES = 256  # of a stream: its own part, hardly more
 _ONE_REQUEST = frozenset({"read", "plain-get"})
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
@@ -97,7 +98,7 @@ class OpenStream:
         if chunk.data is not None:
             size_bytes += chunk.data.get_total_buffer_size() + _COLUMN_BYTES * chunk.data.num_columns
         self.taken_bytes += _sent_bytes(size_bytes)
-        self.content_bytes += size_bytes
+        self.content_bytes += size_bytes + _MESSAGE_BYTES
 
 
 class StreamTable:
@@ -261,7 +262,7 @@ class StreamTable:
         return taken
 
     def content_bytes(self) -> dict[PeerAddress, int]:
-        """As `taken_bytes`, of the content of messages: no more than was sent."""
+        """As `taken_bytes`, of the content of messages: hardly more than was sent."""
         with self._lock:
             content = Counter(self._ended_content_bytes)
             for stream in self._open:
