@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -264,7 +265,8 @@ def test_connection_whose_first_packet_is_not_known_sends_some_between_two_renew
         with sending(client, 4 * _DATA):
             received = read_until_nothing_comes(server)
             assert len(received) <= BETWEEN_BARRIERS_BYTES
-            while len(received) < 4 * len(_DATA):
+            until_s = time.monotonic() + SOON_S
+            while len(received) < 4 * len(_DATA) and time.monotonic() < until_s:
                 served.renew(is_crowded=is_crowded)
                 if select.select([server], [], [], 0.05)[0]:
                     received += server.recv(_MIB)
@@ -304,10 +306,12 @@ def test_credits_are_renewed_though_no_descriptor_is_left(served: Served) -> Non
 
 def test_of_two_connections_from_one_port_of_a_peer_one_is_ended() -> None:
     """They cannot be told apart, and one of them would never be seen; their peer connects again."""
-    with socket.socket() as listener:
-        listener.bind(("0.0.0.0", 0))
-        listener.listen()
+    with socket.socket() as listener, socket.socket() as other:
+        listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
+        other.bind(("127.0.0.2", port))  # of the same machine, as a broker that listens on all addresses has several
+        for each in (listener, other):
+            each.listen()
         with socket.socket() as one, socket.socket() as two:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             two.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -315,7 +319,7 @@ def test_of_two_connections_from_one_port_of_a_peer_one_is_ended() -> None:
             two.bind(one.getsockname())
             one.connect(("127.0.0.1", port))
             two.connect(("127.0.0.2", port))
-            accepted = [listener.accept()[0] for _ in range(2)]
+            accepted = [each.accept()[0] for each in (listener, other)]
             assert len(connections.traffic(port)) == 1
             assert len(connections.traffic(port, ends_twins=True)) == 1
             ended = 0
