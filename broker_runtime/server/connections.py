@@ -255,12 +255,12 @@ def traffic(local_port: int, *, ends_twins: bool = False) -> dict[PeerAddress, T
             continue
         address = _peer_at(descriptor, local_port)
         if address is not None:
-            if address in found and found[address].descriptor != descriptor:
-                if ends_twins:
-                    reset_now(descriptor, local_port, address)
-                continue
             info_size.value, cookie.value = 8, 0
             get(descriptor, socket.SOL_SOCKET, _SO_COOKIE, ctypes.byref(cookie), size)
+            if address in found:
+                if ends_twins and found[address].cookie != cookie.value:  # else a duplicate: `connections_to` makes some
+                    reset_now(descriptor, local_port, address)
+                continue
             acknowledged_bytes, received_bytes = struct.unpack_from("=QQ", info, _BYTES_ACKED_AT)
             found[address] = Traffic(descriptor, received_bytes, acknowledged_bytes, cookie.value)
     return found

@@ -174,9 +174,17 @@ SERVER: Final = (
     Mutant(
         name="twins_are_not_ended",
         file="broker_runtime/server/connections.py",
-        old="                if ends_twins:\n",
-        new="                if False:\n",
+        old="if ends_twins and found[address].cookie != cookie.value:",
+        new="if False:",
         breaks="Of two connections from one port of a peer, one is ended.",
+        tests=_KERNEL,
+    ),
+    Mutant(
+        name="duplicate_of_a_descriptor_is_a_twin",
+        file="broker_runtime/server/connections.py",
+        old="if ends_twins and found[address].cookie != cookie.value:",
+        new="if ends_twins:",
+        breaks="A connection is not ended because someone holds a duplicate of its descriptor.",
         tests=_KERNEL,
     ),
     Mutant(

@@ -334,3 +334,17 @@ def test_of_two_connections_from_one_port_of_a_peer_one_is_ended() -> None:
             assert ended == 1
             for each in accepted:
                 each.close()
+
+
+def test_second_descriptor_of_a_connection_is_no_second_connection() -> None:
+    """Whoever looks for a connection to end holds duplicates of them all for a moment."""
+    with socket.socket() as listener, socket.socket() as client:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client.connect(listener.getsockname())
+        accepted = listener.accept()[0]
+        with accepted, accepted.dup():
+            assert len(connections.traffic(listener.getsockname()[1], ends_twins=True)) == 1
+            accepted.sendall(b"still here")
+            client.settimeout(5)
+            assert client.recv(10) == b"still here"
