@@ -274,6 +274,7 @@ class Broker:
         )
         services = make_services(
             settings,
+            client=client,
             registry=registry,
             member=member,
             directories=directories,

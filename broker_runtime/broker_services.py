@@ -24,6 +24,7 @@ from broker_runtime.services.caller import Caller, admit_replica, is_broker
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.groups import GroupService
+from broker_runtime.services.leadership_check import LeadershipCheck
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.offsets import LogOffsetService
@@ -34,6 +35,7 @@ from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.services.transactions import TransactionService
+from broker_runtime.zookeeper.session import ZooKeeperClient
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ _Response = TypeVar("_Response")
 def make_services(
     settings: BrokerSettings,
     *,
+    client: ZooKeeperClient,
     registry: PartitionRegistry,
     member: ClusterMember,
     directories: Sequence[LogDirectory],
@@ -61,7 +64,8 @@ def make_services(
         require_may_begin=transactions.require_may_begin,
         forget_if_anew=transactions.forget_if_anew,
     )
-    read = ReadService(registry, budget=answers)
+    leadership = LeadershipCheck(client, settings.broker_id)
+    read = ReadService(registry, budget=answers, leadership=leadership)
     metadata = MetadataService(
         registry,
         lambda: member.state,
@@ -131,7 +135,7 @@ def make_services(
     }
     return Services(
         produce=produce,
-        fetch=FetchService(registry, max_bytes=settings.fetch_max_bytes, budget=answers),
+        fetch=FetchService(registry, max_bytes=settings.fetch_max_bytes, budget=answers, leadership=leadership),
         read=read,
         plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
         actions=actions,

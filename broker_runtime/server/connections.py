@@ -258,7 +258,7 @@ def traffic(local_port: int, *, ends_twins: bool = False) -> dict[PeerAddress, T
             info_size.value, cookie.value = 8, 0
             get(descriptor, socket.SOL_SOCKET, _SO_COOKIE, ctypes.byref(cookie), size)
             if address in found:
-                if ends_twins and found[address].cookie != cookie.value:  # else a duplicate: `connections_to` makes some
+                if ends_twins and found[address].cookie != cookie.value:  # else a duplicate
                     reset_now(descriptor, local_port, address)
                 continue
             acknowledged_bytes, received_bytes = struct.unpack_from("=QQ", info, _BYTES_ACKED_AT)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
-from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
@@ -25,6 +25,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.follower_session import FollowerSession
+from broker_runtime.services.leadership_check import LeadershipCheck
 from broker_runtime.services.partition_read import (
     FetchAnswer,
     PartitionRead,
@@ -54,10 +55,12 @@ class FetchService:
         max_bytes: int,
         budget: ByteBudget,
         replica_budget: ByteBudget | None = None,
+        leadership: LeadershipCheck | None = None,
         clock: Clock = CLOCK,
     ) -> None:
         """``max_bytes``: the broker's ``fetch.max.bytes``. ``budget``: for the bytes of all answers being written to
-        consumers; ``replica_budget``: of those to followers, which consumers must not hold up.
+        consumers; ``replica_budget``: of those to followers, which consumers must not hold up. ``leadership``: checks
+        this broker's before a consumer is told that its offset does not exist (None: that is not checked).
 
         ``clock``: also that of in-sync sets: `Partition.propose_in_sync` must be given the time of the same one.
         """
@@ -65,6 +68,7 @@ class FetchService:
         self._max_bytes = max_bytes
         self._budget = budget
         self._replica_budget = replica_budget if replica_budget is not None else ByteBudget(_REPLICA_BUDGET_BYTES)
+        self._leadership = leadership
         self._clock = clock
 
     def fetch(
@@ -123,11 +127,17 @@ class FetchService:
                     is_committed = request.isolation_level == READ_COMMITTED
                     read_for_consumer(read, room_bytes, is_first=is_first, is_committed=is_committed)
             except PylogError as error:
-                read.error = error if read.partition is None else read.partition.refusal(error)
+                read.error = error if read.partition is None else self._error(caller, read, read.partition, error)
             if read.found is not None:
                 left_bytes -= read.found.size_bytes
                 is_first = False
         return reads
+
+    def _error(self, caller: Caller, read: PartitionRead, partition: Partition, error: PylogError) -> PylogError:
+        """What to answer where reading met ``error``. Waits where it is to be checked who leads."""
+        if isinstance(error, OffsetOutOfRangeError) and not isinstance(caller, BrokerCaller) and self._leadership:
+            return self._leadership.verified(partition, read.leader_epoch, error)
+        return partition.refusal(error)
 
     def _wait(
         self,

@@ -20,6 +20,7 @@ from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
+from broker_runtime.services.leadership_check import LeadershipCheck
 
 _MAX_PIECE_BYTES = 16 << 20
 _MAX_BUDGET_WAIT_S = 20.0
@@ -44,18 +45,22 @@ class ReadRange:
 class ReadService:
     """Reads of the partitions this broker leads. Thread-safe."""
 
-    def __init__(self, registry: PartitionRegistry, *, budget: ByteBudget) -> None:
-        """``budget``: for the bytes of all pieces being written, shared with fetches."""
+    def __init__(
+        self, registry: PartitionRegistry, *, budget: ByteBudget, leadership: LeadershipCheck | None = None
+    ) -> None:
+        """``budget``: for the bytes of all pieces being written, shared with fetches. ``leadership``: as of
+        `FetchService`."""
         self._registry = registry
         self._budget = budget
+        self._leadership = leadership
 
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
         `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ readable end; `OffsetNotAvailableError` where a new
-        leader does not know yet whether so much is committed.
+        leader does not know yet whether so much is committed, or a broker whether it still leads.
         """
         partition = self._registry.find(request.topic, request.partition, request.topic_id)
-        partition.require_leader(request.leader_epoch)
+        leader_epoch = partition.require_leader(request.leader_epoch)
         with partition.refusing():
             is_committed = request.isolation_level == READ_COMMITTED
             log_start = partition.log_start
@@ -68,9 +73,10 @@ class ReadService:
         if start == LATEST:
             start = readable_end
         if not log_start <= start <= end <= readable_end:
-            raise OffsetOutOfRangeError(
+            error = OffsetOutOfRangeError(
                 f"{partition}: offsets {start} to {end} asked for, {log_start} to {readable_end} are here"
             )
+            raise error if self._leadership is None else self._leadership.verified(partition, leader_epoch, error)
         # Sizes are those of whole frames; of projected ones more fit into a piece.
         wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
         piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))

@@ -37,10 +37,11 @@ class Worker:
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether it left when it was asked to. The signal itself ends a worker that has not begun to work yet."""
+        """Whether it left when it was asked to. The signal itself ends a worker that has not begun to work yet, and,
+        where it is asked a second time, one that has left."""
         status = self.process.poll()
-        has_begun = self.diary.exists() and self.diary.stat().st_size > 0
-        return status == 0 or (status == -signal.SIGTERM and not has_begun)
+        diary = self.diary.read_bytes() if self.diary.exists() else b""
+        return status == 0 or (status == -signal.SIGTERM and (not diary or diary.endswith(b" end\n")))
 
 
 class Crowd:

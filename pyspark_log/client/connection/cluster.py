@@ -453,7 +453,7 @@ class Cluster(forking.Forkable):
         """Remembers the topic, unless an answer with newer epochs came first."""
         with self._lock:
             known = self._topics.get(topic.name)
-            if known is not None and known.topic_id == topic.topic_id and _is_older(topic, known):
+            if known is not None and known.topic_id == topic.topic_id and topic.is_older_than(known):
                 return known
             self._topics[topic.name] = topic
             return topic
@@ -462,12 +462,6 @@ class Cluster(forking.Forkable):
 def _look_s(limit_s: float) -> float:
     """How long the look at what is silent may take, out of the whole limit."""
     return min(LIMIT_S, limit_s / 4)
-
-
-def _is_older(topic: Topic, known: Topic) -> bool:
-    return len(topic.partitions) < len(known.partitions) or any(
-        new.leader_epoch < old.leader_epoch for new, old in zip(topic.partitions, known.partitions, strict=False)
-    )
 
 
 def _from(addresses: Sequence[Address], turn: int) -> list[Address]:

@@ -286,6 +286,7 @@ class Delivery:
                 partition=state.at.partition,
                 old=state.position,
                 new=position,
+                error=error,
             )
             self._fetcher.move(state, position)
             return

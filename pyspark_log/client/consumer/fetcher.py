@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -40,6 +41,17 @@ _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says somet
 _STALE_INTERVAL_S = 1.0
 
 _logger = logging.getLogger(__name__)
+
+
+class _Asked(NamedTuple):
+    """What a request was about, of one partition."""
+
+    generation: int
+    offset: int
+    leader_epoch: int
+
+
+AskedOf: TypeAlias = Mapping[TopicPartition, _Asked]
 
 
 class Fetcher:
@@ -130,7 +142,8 @@ class Fetcher:
         """Takes newer metadata of a topic: leaders, schemas."""
         with self.condition:
             for state in self.states.values():
-                if state.at.topic == topic.name and state.topic.topic_id == topic.topic_id:
+                is_same = state.at.topic == topic.name and state.topic.topic_id == topic.topic_id
+                if is_same and not topic.is_older_than(state.topic):
                     state.topic = topic
             self.condition.notify_all()
         self.start_threads()
@@ -212,8 +225,8 @@ class Fetcher:
 
     # --- for the threads --------------------------------------------------------------------------------------
 
-    def wanted(self, broker_id: int, request: int) -> tuple[list[FetchPartition], dict[TopicPartition, int], float]:
-        """What to ask a broker for, their generations, and for how long there will be nothing to ask.
+    def wanted(self, broker_id: int, request: int) -> tuple[list[FetchPartition], AskedOf, float]:
+        """What to ask a broker for, what that is for each partition, and for how long there will be nothing to ask.
 
         With the lock held. ``request`` counts the broker's requests.
         """
@@ -225,7 +238,7 @@ class Fetcher:
                 return [], {}, pause.remaining_s(HEARTBEAT_INTERVAL_S)
         wait_s = HEARTBEAT_INTERVAL_S
         partitions: list[FetchPartition] = []
-        generations: dict[TopicPartition, int] = {}
+        asked: dict[TopicPartition, _Asked] = {}
         for state in self.states.values():
             info = state.topic.partition(state.at.partition)
             if info.leader != broker_id or state.is_paused or state.error is not None:
@@ -244,15 +257,15 @@ class Fetcher:
                     columns=state.columns,
                 )
             )
-            generations[state.at] = state.generation
+            asked[state.at] = _Asked(state.generation, state.fetch_offset, info.leader_epoch)
         if partitions:
             most = _most_of(partitions)
             # The first partition may fill the answer, and a request has room for so many: each request begins with
             # the next partition, or with those that had no room in the last one.
             first = (request if len(partitions) <= most else request * most) % len(partitions)
             partitions = [*partitions[first:], *partitions[:first]][:most]
-            generations = {at: generations[at] for each in partitions if (at := _at(each))}
-        return partitions, generations, wait_s
+            asked = {at: asked[at] for each in partitions if (at := _at(each))}
+        return partitions, asked, wait_s
 
     def request(self, request_id: int, partitions: list[FetchPartition]) -> FetchRequest:
         """One request for these. If there may be others that it has no room for, it waits only shortly for data."""
@@ -265,17 +278,27 @@ class Fetcher:
             isolation_level=self.isolation_level,
         )
 
-    def answered(self, broker_id: int, fetched: Fetched, generations: dict[TopicPartition, int]) -> None:
-        """Takes a broker's answer."""
+    def answered(self, broker_id: int, fetched: Fetched, asked: AskedOf) -> None:
+        """Takes a broker's answer.
+
+        It may come late: a broker that stood still answers when it continues, and may not know yet that others lead by
+        then. What it says of a partition counts if the partition still waits at that offset; an error, if no newer
+        leader is known.
+        """
         with self.condition:
             self._pauses.pop(broker_id, None)
             for partition in fetched.response.partitions:
                 state = self.states.get(TopicPartition(partition.topic, partition.partition))
-                if state is not None and state.generation == generations.get(state.at):
+                if state is None or (about := asked.get(state.at)) is None:
+                    continue
+                if (state.generation, state.fetch_offset) != (about.generation, about.offset):
+                    continue
+                newest_epoch = state.topic.partition(state.at.partition).leader_epoch
+                if partition.error is None or about.leader_epoch >= newest_epoch:
                     self._take_answer(state, partition, fetched.buffers)
             self.condition.notify_all()
 
-    def failed(self, broker_id: int, generations: Mapping[TopicPartition, int], error: PylogError) -> None:
+    def failed(self, broker_id: int, asked: AskedOf, error: PylogError) -> None:
         """A broker could not be asked. Retriable: after a pause, with fresh metadata; else it is the caller's error,
         but not for partitions that have been moved since."""
         with self.condition:
@@ -283,9 +306,9 @@ class Fetcher:
                 backoff = self._pauses[broker_id][0] if broker_id in self._pauses else Backoff()
                 self._pauses[broker_id] = backoff, Deadline(backoff.next_s())
             else:
-                for at, generation in generations.items():
+                for at, about in asked.items():
                     state = self.states.get(at)
-                    if state is not None and state.generation == generation:
+                    if state is not None and state.generation == about.generation:
                         state.error = error
             self.condition.notify_all()
             self._on_stale()
@@ -384,7 +407,7 @@ class _BrokerThread:
 
     def _step(self) -> None:
         with self._fetcher.condition:
-            partitions, generations, wait_s = self._fetcher.wanted(self._broker_id, self._request_id)
+            partitions, asked, wait_s = self._fetcher.wanted(self._broker_id, self._request_id)
             if not partitions:
                 if not self._fetcher.is_stopped:
                     self._fetcher.condition.wait(wait_s)
@@ -410,12 +433,12 @@ class _BrokerThread:
             if self._was_nudged or self._fetcher.is_stopped:
                 return
             event(_logger, "fetch records", broker=self._broker_id, error=error)
-            self._fetcher.failed(self._broker_id, generations, error)
+            self._fetcher.failed(self._broker_id, asked, error)
             return
         finally:
             with self._fetcher.condition:
                 self._is_fetching = False
-        self._fetcher.answered(self._broker_id, fetched, generations)
+        self._fetcher.answered(self._broker_id, fetched, asked)
 
     def _cancel(self) -> None:
         """Ends what the thread waits for. Any thread."""

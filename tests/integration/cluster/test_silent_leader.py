@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
+from broker_runtime.contract.errors import RetriableError
+from broker_runtime.contract.fetch_exchange import FetchExchange
+from broker_runtime.contract.flight import error_of
+from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchHello, FetchPartition, FetchRequest
 from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.testing import LocalCluster
 from tests.waiting import take
@@ -59,3 +66,41 @@ def test_consumer_continues_with_the_next_leader_when_the_last_one_is_silent(clu
         finally:
             cluster.resume(leader)
     assert read == [b"%d" % number for number in range(10)]
+
+
+def test_leader_that_continues_tells_no_reader_that_its_offset_does_not_exist(cluster: LocalCluster) -> None:
+    """W20: until it learns that another leads it has less than others have read, and they would begin again."""
+    with (
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, linger_ms=0) as producer,
+    ):
+        created = admin.create_topic("resumed", replication_factor=3)
+        former = created.partitions[0]
+        assert former.leader is not None
+        broker = admin.describe_cluster().brokers[former.leader]
+        producer.send("resumed", b"0").result(30)
+        exchange = FetchExchange(Address(broker.host, broker.port), FetchHello(client_id="late"))
+        wanted = FetchPartition(
+            topic="resumed",
+            partition=0,
+            topic_id=created.topic_id.bytes,
+            offset=1,
+            leader_epoch=former.leader_epoch,
+        )
+        exchange.fetch(FetchRequest(request_id=1, partitions=(wanted,), max_wait_ms=0))
+        cluster.pause(former.leader)
+        try:
+            last = [producer.send("resumed", b"%d" % number).result(60).offset for number in range(1, 10)][-1]
+            beyond = msgspec.structs.replace(wanted, offset=last + 1)
+            with ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(exchange.fetch, FetchRequest(request_id=2, partitions=(beyond,), max_wait_ms=0))
+                with pytest.raises(TimeoutError):
+                    answer.result(0.5)  # it has been sent by then
+                cluster.resume(former.leader)
+                error = answer.result(30).response.partitions[0].error
+        finally:
+            cluster.resume(former.leader)
+            exchange.close()
+        assert error is not None
+        assert isinstance(error_of(error), RetriableError), error
+    cluster.wait_until_ready()

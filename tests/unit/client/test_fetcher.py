@@ -5,14 +5,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import BrokerUnavailableError, InvalidRequestError
-from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import MOST_COLUMNS, PartitionInfo, TopicInfo, decode, encode
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    PylogError,
+)
+from broker_runtime.contract.requests import MOST_COLUMNS, ErrorInfo, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.consumer.fetcher import Fetched, Fetcher
+from pyspark_log.client.consumer.fetcher import AskedOf, Fetched, Fetcher
 from pyspark_log.client.consumer.partition_state import PartitionState
 
 NO_CLUSTER: Any = None  # no thread is started here
@@ -24,28 +28,38 @@ def fetcher() -> Fetcher:
     return Fetcher(NO_CLUSTER, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
 
 
+def led_by(leader: int, epoch: int) -> Topic:
+    infos = tuple(
+        PartitionInfo(partition=p, leader=leader, leader_epoch=epoch, replicas=(1, 2), isr=(1, 2)) for p in range(3)
+    )
+    return Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos))
+
+
 def reading(partition: int, position: int = 0) -> PartitionState:
-    infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(3))
-    topic = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos))
-    return PartitionState(topic, partition, position, None)
+    return PartitionState(led_by(1, epoch=0), partition, position, None)
 
 
-def asked(fetcher: Fetcher) -> tuple[dict[int, int], dict[TopicPartition, int]]:
-    """The offsets of the next request by partition, and the request's generations."""
+def asked(fetcher: Fetcher, broker_id: int = 1) -> tuple[dict[int, int], AskedOf]:
+    """The offsets of the next request to that broker by partition, and what the request is about."""
     with fetcher.condition:
-        partitions, generations, _ = fetcher.wanted(1, 0)
-    return {each.partition: each.offset for each in partitions}, generations
+        partitions, about, _ = fetcher.wanted(broker_id, 0)
+    return {each.partition: each.offset for each in partitions}, about
 
 
-def answer(fetcher: Fetcher, generations: dict[TopicPartition, int], next_offsets: dict[int, int]) -> None:
-    """The broker's answer: frames of these partitions, up to these offsets."""
+def answer(
+    fetcher: Fetcher, about: AskedOf, next_offsets: dict[int, int], errors: dict[int, PylogError] | None = None
+) -> None:
+    """A broker's answer: frames of these partitions, up to these offsets; of others, errors."""
     partitions = tuple(
         FetchedPartition(topic="t", partition=partition, row=row, next_offset=next_offset)
         for row, (partition, next_offset) in enumerate(next_offsets.items())
     )
-    fetcher.answered(
-        1, Fetched(FetchResponse(request_id=1, partitions=partitions), [FRAMES] * len(partitions)), generations
+    failed = tuple(
+        FetchedPartition(topic="t", partition=partition, error=ErrorInfo.of(error))
+        for partition, error in (errors or {}).items()
     )
+    response = FetchResponse(request_id=1, partitions=partitions + failed)
+    fetcher.answered(1, Fetched(response, [FRAMES] * len(partitions)), about)
 
 
 @pytest.mark.parametrize("others", [(), (1,), (1, 2)])
@@ -65,34 +79,86 @@ def test_fetcher_keeps_records_of_partitions_that_stay_assigned(fetcher: Fetcher
 def test_fetcher_drops_answers_to_requests_of_an_earlier_assignment(fetcher: Fetcher) -> None:
     """W20: an answer in flight does not move the position of a partition that was assigned again elsewhere."""
     fetcher.set_assignment([reading(0, position=100)])
-    _, generations = asked(fetcher)
+    _, about = asked(fetcher)
     fetcher.set_assignment([])
     again = reading(0, position=0)
     fetcher.set_assignment([again])
-    answer(fetcher, generations, {0: 120})
+    answer(fetcher, about, {0: 120})
     assert not again.completed_fetches
     assert asked(fetcher)[0] == {0: 0}
+
+
+def test_answer_about_a_topic_that_was_recreated_is_dropped(fetcher: Fetcher) -> None:
+    """W20: the new one begins at the same offset, and its records are others."""
+    fetcher.set_assignment([reading(0)])
+    _, about = asked(fetcher)
+    fetcher.set_assignment([])
+    again = reading(0)
+    fetcher.set_assignment([again])
+    answer(fetcher, about, {0: 20})
+    assert not again.completed_fetches
 
 
 def test_fetcher_throws_answers_away_that_were_asked_for_before_a_seek(fetcher: Fetcher) -> None:
     """W20: else the records between the new position and that answer would be skipped."""
     state = reading(0, position=100)
     fetcher.set_assignment([state])
-    _, generations = asked(fetcher)
+    _, about = asked(fetcher)
     fetcher.move(state, 10)
-    answer(fetcher, generations, {0: 120})
+    answer(fetcher, about, {0: 120})
     assert not state.completed_fetches
     assert asked(fetcher)[0] == {0: 10}
+
+
+def test_late_error_of_a_former_leader_is_not_the_partitions(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W20: a broker that stood still answers when it continues. Its log ends where it stopped to lead, and the consumer
+    must not begin again for that."""
+    monkeypatch.setattr(fetcher, "start_threads", lambda: None)
+    state = reading(0, position=100)
+    fetcher.set_assignment([state])
+    _, about = asked(fetcher)
+    fetcher.update(led_by(2, epoch=1))
+    answer(fetcher, about, {}, {0: OffsetOutOfRangeError("the log ends at 90")})
+    assert state.error is None
+    _, newer = asked(fetcher, 2)
+    answer(fetcher, newer, {}, {0: OffsetOutOfRangeError("the log ends at 90")})
+    assert isinstance(state.error, OffsetOutOfRangeError)
+
+
+def test_late_answer_about_an_offset_that_is_fetched_by_now_is_thrown_away(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W20: frames count once, and an error counts for the offset that it is about."""
+    monkeypatch.setattr(fetcher, "start_threads", lambda: None)
+    state = reading(0, position=100)
+    fetcher.set_assignment([state])
+    _, about = asked(fetcher)
+    answer(fetcher, about, {0: 120})
+    answer(fetcher, about, {0: 130})
+    answer(fetcher, about, {}, {0: OffsetOutOfRangeError("the log ends at 90")})
+    assert state.error is None
+    assert [arrived.next_offset for arrived in state.completed_fetches] == [120]
+
+
+def test_metadata_of_earlier_leaders_changes_nothing(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W12: what two threads have found out may come in the wrong order."""
+    monkeypatch.setattr(fetcher, "start_threads", lambda: None)
+    state = reading(0)
+    fetcher.set_assignment([state])
+    fetcher.update(led_by(2, epoch=1))
+    fetcher.update(led_by(1, epoch=0))
+    assert asked(fetcher)[0] == {}
+    assert asked(fetcher, 2)[0] == {0: 0}
 
 
 def test_failed_request_fails_no_partition_that_was_moved_since(fetcher: Fetcher) -> None:
     """W20: what went wrong at the former position is not the caller's error any more."""
     moved, other = reading(0), reading(1)
     fetcher.set_assignment([moved, other])
-    _, generations = asked(fetcher)
+    _, about = asked(fetcher)
     fetcher.move(moved, 10)
     refusal = InvalidRequestError("a request that the broker does not take")
-    fetcher.failed(1, generations, refusal)
+    fetcher.failed(1, about, refusal)
     assert (moved.error, other.error) == (None, refusal)
 
 
@@ -148,11 +214,11 @@ def test_fetcher_pauses_once_for_all_partitions_of_an_unreachable_broker(
     fetcher.set_assignment(map(reading, range(3)))
     attempts = 0
     while now_s < 130.0:
-        wanted, generations = asked(fetcher)
+        wanted, about = asked(fetcher)
         if wanted:
             attempts += 1
             assert set(wanted) == {0, 1, 2}
-            fetcher.failed(1, generations, BrokerUnavailableError("refused"))
+            fetcher.failed(1, about, BrokerUnavailableError("refused"))
         now_s += 0.005
     assert 30 <= attempts <= 70  # up to a second between attempts
     now_s += 1.0
@@ -181,9 +247,9 @@ def test_partitions_that_do_not_fit_a_request_are_requested_soon(
     seen = []
     for turn in range(3):
         with fetcher.condition:
-            partitions, generations, _ = fetcher.wanted(1, turn)
+            partitions, about, _ = fetcher.wanted(1, turn)
         seen.append([each.partition for each in partitions])
-        assert [at.partition for at in generations] == seen[-1]
+        assert [at.partition for at in about] == seen[-1]
         assert fetcher.request(turn, partitions).max_wait_ms < 100
     assert seen == [[0, 1], [2, 0], [1, 2]]
     fetcher.set_assignment([reading(0)])

@@ -78,6 +78,7 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
     member: Any = Broker(MemoryZooKeeper(), 1).member
     served = make_services(
         resolve("broker", {"broker.id": "1", "log.dirs": "unused"}),
+        client=MemoryZooKeeper().client(),
         registry=PartitionRegistry(),
         member=member,
         directories=(),
