@@ -62,8 +62,10 @@ def limit_bytes(settings: BrokerSettings, machine_bytes: int | None = None) -> i
 
 
 def arrow_environment(limit: int) -> dict[str, str]:
-    """The environment in which a process must import pyarrow, for Arrow to have half of ``limit`` bytes."""
+    """The environment in which a process must import pyarrow, for Arrow to have half of ``limit`` bytes, and for gRPC
+    not to write lines about each call that it refuses."""
     return {
+        "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
         "ARROW_DEFAULT_MEMORY_POOL": "mimalloc",
         "MIMALLOC_RESERVE_OS_MEMORY": f"{limit // 2 >> 10}KiB",
         "MIMALLOC_DISALLOW_OS_ALLOC": "1",

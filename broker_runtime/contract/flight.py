@@ -306,8 +306,9 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
     """The pylog error behind an exception of a Flight call to ``address`` (``host:port``).
 
     What a pylog broker raised comes back as the class it was. Else: refused connections, unknown hosts →
-    `BrokerUnavailableError`; a deadline → `RequestTimedOutError`; a peer that speaks something else, or Flight
-    without pylog → `NotAPylogBrokerError`; everything else (a reset, a cancelled call) → `NetworkError`.
+    `BrokerUnavailableError`; a deadline → `RequestTimedOutError`; no thread for the call → `BrokerOverloadedError`; a
+    peer that speaks something else, or Flight without pylog → `NotAPylogBrokerError`; everything else (a reset, a
+    cancelled call) → `NetworkError`.
     """
     extra_info = getattr(exc, "extra_info", None)
     if extra_info:
@@ -320,6 +321,8 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
     text = _first_line(exc)
     if isinstance(exc, pa.ArrowNotImplementedError):
         return errors.NotAPylogBrokerError(f"{address} answers as Arrow Flight, but not as pylog")
+    if "Threadpool Exhausted" in text:  # gRPC's words for a call for which the broker starts no thread
+        return errors.BrokerOverloadedError(f"{address} has more calls than it can serve at present")
     if isinstance(exc, flight.FlightTimedOutError):
         return errors.RequestTimedOutError(f"{address} did not answer in time")
     if "Failed parsing HTTP/2" in text or "http1.x server" in text:

@@ -41,6 +41,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.flight import decode_result, encode_action, from_flight_error
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.thread_limit import allowing_threads
 from broker_runtime.contract.waiting import CLOCK, Clock
 
 _T = TypeVar("_T")
@@ -66,7 +67,8 @@ def open_client(address: Address, options: Sequence[tuple[str, int]], *, uses_pr
     """
     proxy = [] if uses_proxy else _NO_PROXY
     try:
-        return flight.FlightClient(f"grpc://{address}", generic_options=[*options, *proxy])
+        with allowing_threads():
+            return flight.FlightClient(f"grpc://{address}", generic_options=[*options, *proxy])
     except _FLIGHT_ERRORS as error:
         translated = _translate(error, address)
     raise translated

@@ -35,6 +35,7 @@ from broker_runtime.contract.flight import (
     frames_batch,
     metadata,
 )
+from broker_runtime.contract.thread_limit import prepare
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
@@ -94,6 +95,7 @@ class PylogFlightServer(flight.FlightServerBase):
         ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
         """
         require_free_port(host, port)
+        prepare()
         max_connections = _allow_connections(_CONNECTIONS_PER_STREAM * max_streams)
         unknown = set(services.actions) - set(ACTIONS)
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
@@ -103,9 +105,16 @@ class PylogFlightServer(flight.FlightServerBase):
             stream_count=lambda: len(self._streams),
             streaming=lambda: self._streams.streaming(),
         )
-        openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._thread_watch.is_full)
+        openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._is_full)
         self._streams = StreamTable(
             max_streams, patience=lambda: Patience.least([openings.patience(), self._thread_watch.patience()])
+        )
+        self._memory_watch = MemoryWatch(
+            memory_bytes,
+            taken_bytes=self._streams.taken_bytes,
+            content_bytes=self._streams.content_bytes,
+            acted_bytes=self._streams.acted_bytes,
+            is_flooded=lambda: self._thread_watch.is_flooded,
         )
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._action_budget = ByteBudget(_ACTION_BYTES)
@@ -114,15 +123,15 @@ class PylogFlightServer(flight.FlightServerBase):
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
-        self._memory_watch = MemoryWatch(
-            memory_bytes,
-            taken_bytes=self._streams.taken_bytes,
-            content_bytes=self._streams.content_bytes,
-            acted_bytes=self._streams.acted_bytes,
-        )
         self._memory_watch.start(self.port)
         self._thread_watch.start(self.port)
         self._connection_watch.start(self.port)
+
+    def _is_full(self) -> bool:
+        """Whether a call that begins now is to be refused. Any of them may have to make a check of the watches."""
+        is_full = self._thread_watch.is_full()
+        self._memory_watch.step_if_late()
+        return is_full
 
     @property
     def open_streams(self) -> list[str]:

@@ -8,7 +8,7 @@ how many bytes came on a connection, and the broker knows how many of them were 
                  no                           a third of the limit untaken ─▶ cut those that show little else
                  │                            the process near its limit ─▶ cut those with the most to blame
                  │                            half of that third, or near ─▶ crowded: less credit
-                 ▼                            near ─▶ no new connections at present
+                 ▼                            near, or calls that were cut still end ─▶ no new connections
     credits are renewed: often while something comes, and seldom while nothing does
 
 A check may come late, when others have the processors, and half a gibibyte may come in a second. So each connection
@@ -28,6 +28,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ _REST_CHECKS: Final = 50  # the time of so many checks passes between two while 
 _BUSY_CHECKS: Final = 10  # and of so many while something does; but one may have waited for a processor:
 _LONGEST_REST_S, _LONGEST_PAUSE_S = 0.5, 0.25
 _LATE_S: Final = 0.5  # between two steps: honest peers have to wait for credits
+_HELP_AFTER_S, _HELP_IN_FLOODS_AFTER_S = 0.1, 0.02
 _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
 _JOIN_LIMIT_S: Final = 1.0
@@ -131,16 +133,19 @@ class MemoryWatch:
         taken_bytes: Callable[[], Mapping[PeerAddress, int]],
         content_bytes: Callable[[], Mapping[PeerAddress, int]] | None = None,
         acted_bytes: Callable[[], int] = lambda: 0,
+        is_flooded: Callable[[], bool] = lambda: False,
         memory_bytes: Callable[[], int | None] | None = None,
         clock: Clock = CLOCK,
     ) -> None:
         """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0.
         ``content_bytes``: likewise, and no more than was sent (None: as ``taken_bytes``).
-        ``acted_bytes``: of the requests of all actions that have begun."""
+        ``acted_bytes``: of the requests of all actions that have begun.
+        ``is_flooded``: whether calls hold many threads, so that the next checks may come late."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
         self._content_bytes = taken_bytes if content_bytes is None else content_bytes
         self._acted_bytes = acted_bytes
+        self._is_flooded = is_flooded
         self._memory_bytes = memory_bytes or _resident_bytes
         self._clock = clock
         self._known_bytes = 0
@@ -149,6 +154,11 @@ class MemoryWatch:
         self._check_took_s = 0.0
         self._progress: tuple[int, int] | None = None  # at the last check: memory, and bytes taken
         self._stepped_s: float | None = None
+        self._stepping = threading.Lock()
+        self._is_helped = False  # the step is made for a thread that is late
+        self._cut_now: deque[tuple[PeerAddress, int]] = (
+            deque()
+        )  # to be logged, with the untaken bytes: writing may wait
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
         self._may_check_s = 0.0
         self._gave_back_s = 0.0
@@ -158,6 +168,7 @@ class MemoryWatch:
         self._credits = ReceiveCredits()
         self._crowded_s = -_CROWDED_CALM_S  # when much was untaken last
         self._lately: deque[tuple[float, int, int]] = deque()  # at each check: when, memory, and bytes of actions
+        self._grown_bytes = 0  # memory, within `_LATELY_S`
         self._cut_at_last_s = -_AT_LAST_EVERY_S  # when `_to_cut_at_last` was asked
         self._is_held = False  # no new connections are accepted at present
         self._cut_s = -_CALLS_FREED_WITHIN_S  # when a connection was cut last
@@ -199,13 +210,31 @@ class MemoryWatch:
 
     def step(self) -> int:
         """One check; returns how many connections it cut."""
+        with self._stepping:
+            return self._step()
+
+    def step_if_late(self) -> None:
+        """For calls that begin: one check, if the watch's own thread is late with it. That one may have to wait long
+        for the interpreter's lock where thousands of calls want it; who calls this has it."""
+        after_s = _HELP_IN_FLOODS_AFTER_S if self._is_flooded() else _HELP_AFTER_S
+        is_late = self._stepped_s is not None and self._clock.now_s() - self._stepped_s >= after_s
+        if is_late and self._stepping.acquire(blocking=False):
+            self._is_helped = True
+            try:
+                self._step()
+            finally:
+                self._is_helped = False
+                self._stepping.release()
+
+    def _step(self) -> int:
         known_bytes, now_s = self._memory_bytes(), self._clock.now_s()
+        self._stepped_s = now_s
         # Unknown for a moment where no descriptor is left to ask with; credits are to be renewed all the same.
         memory_bytes = self._known_bytes = self._known_bytes if known_bytes is None else known_bytes
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s
         self._calm_bytes = memory_bytes if self._calm_bytes is None else min(self._calm_bytes, memory_bytes)
         has_grown = memory_bytes - self._calm_bytes > _GROWTH_BYTES
-        self._is_checking = is_tight or has_grown or self._is_crowded(now_s)
+        self._is_checking = is_tight or has_grown or self._is_crowded(now_s) or self._is_flooded()
         if not self._is_checking:
             if now_s >= self._may_check_s:
                 self._noise_s = now_s
@@ -214,7 +243,7 @@ class MemoryWatch:
                 self._check_connections(memory_bytes, now_s, may_cut=False)
             return 0
         cut, is_quiet = self._check_connections(memory_bytes, now_s)
-        if is_tight and now_s - self._gave_back_s > _GIVE_BACK_EVERY_S:
+        if (is_tight or not self._are_freed(now_s)) and now_s - self._gave_back_s > _GIVE_BACK_EVERY_S:
             self._gave_back_s = now_s
             self._order(_give_back)  # freed memory must not count as used, or others are cut for it
         if not is_quiet:
@@ -255,7 +284,9 @@ class MemoryWatch:
         held_bytes = max(sum(untaken), int(held * self._suspect_bytes()))
         excess_bytes = memory_bytes + sum(untaken) - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
         surplus_bytes = held_bytes - freed_bytes - self._limit_bytes // (_UNTAKEN_PART if held == 1 else _HELD_PART)
-        cut = self._to_cut(excess_bytes, surplus_bytes, held, now_s, may_cut=may_cut)
+        is_filling = held > 1 and surplus_bytes > 0
+        to_free_bytes = surplus_bytes + (self._limit_bytes // _HELD_PART // 2 if is_filling else 0)  # not one by one
+        cut = self._to_cut(excess_bytes, to_free_bytes, held, now_s, may_cut=may_cut)
         if may_cut and not cut and memory_bytes > self._limit_bytes - _MARGIN_BYTES // 2:
             cut = self._to_cut_at_last(now_s)
         if cut:
@@ -265,19 +296,29 @@ class MemoryWatch:
         is_near = memory_bytes > self._limit_bytes - _MARGIN_BYTES and not is_quiet
         if is_near or held_bytes > self._limit_bytes // _CROWDED_PART:
             self._crowded_s = now_s
-        self._hold_new(is_near or (held > 1 and surplus_bytes > 0))
+        # More would come beside what is not free yet.
+        is_emptying = not self._are_freed(now_s) and self._grown_bytes > self._limit_bytes // _HELD_PART
+        self._hold_new(is_near or is_filling or is_emptying)
         for address, size_bytes in cut:
             self._ending[address] = found[address].descriptor
-            self._order(partial(self._end, address))
+            if self._is_helped:
+                self._end(address, connections.reset_now)  # whoever carries out orders is late, too
+            else:
+                self._order(partial(self._end, address, connections.reset))
             self._credits.take_nothing(address, found[address].descriptor)
             self._forget(address)
             self._cut.append((now_s, int(held * size_bytes)))
         of_late = {address: seen.of_late_bytes for address, seen in self._seen.items()}
         room_bytes = max(-excess_bytes * _CREDIT_PART, _LEAST_CREDIT_BYTES) / min(held, _MOST_DIVIDED)
-        self._credits.renew(found, of_late, int(room_bytes), is_crowded=self._is_crowded(now_s))
+        self._credits.renew(
+            found,
+            of_late,
+            int(room_bytes),
+            is_crowded=self._is_crowded(now_s),
+            is_flooded=held > 1 or is_emptying or self._is_flooded(),
+        )
         self._check_took_s = self._clock.now_s() - now_s
-        for address, size_bytes in cut:  # not before: writing may wait
-            event(_logger, "cut connection", level=logging.WARNING, address=Address(*address), untaken_bytes=size_bytes)
+        self._cut_now.extend(cut)
         return len(cut), is_quiet
 
     def _to_cut(
@@ -332,7 +373,7 @@ class MemoryWatch:
             self._lately.popleft()
         _, least_bytes, acted_before_bytes = min(self._lately, key=lambda each: each[1])
         for_actions_bytes = min(_ACTION_HOLDS * (acted_bytes - acted_before_bytes), self._limit_bytes // _ACTIONS_PART)
-        grown_bytes = memory_bytes - least_bytes - for_actions_bytes
+        grown_bytes = self._grown_bytes = memory_bytes - least_bytes - for_actions_bytes
         if suspect_bytes < _LEAST_SUSPECT_BYTES or grown_bytes < max(_GROWTH_BYTES, _LEAST_HELD * suspect_bytes):
             return 1.0
         return grown_bytes / suspect_bytes if grown_bytes < _MOST_HELD * suspect_bytes else 1.0
@@ -363,6 +404,8 @@ class MemoryWatch:
         passed_s = now_s - self._checked_s
         self._checked_s = now_s
         for address in self._seen.keys() - found.keys():
+            if self._seen[address].empty_bytes > _LEAST_BYTES / _LEAST_HELD:
+                self._cut_s = now_s  # by others, or by its peer: the calls that it began are to end all the same
             self._forget(address)
         self._gone = {address: taken_bytes for address, taken_bytes in self._gone.items() if address in taken}
         for address, (_, received_bytes, acknowledged_bytes, cookie) in found.items():
@@ -424,17 +467,23 @@ class MemoryWatch:
             return
         order()
 
-    def _end(self, address: PeerAddress) -> None:
+    def _end(self, address: PeerAddress, reset: Callable[[int, int, PeerAddress], object]) -> None:
         try:
-            connections.reset(self._ending[address], self._port, address)
+            reset(self._ending[address], self._port, address)
         finally:
             del self._ending[address]
 
     def _watch(self) -> float:
-        before_s, self._stepped_s = self._stepped_s, self._clock.now_s()
-        if before_s is not None and (passed_s := self._stepped_s - before_s) > _LATE_S:
+        before_s, now_s = self._stepped_s, self._clock.now_s()
+        if before_s is not None and (passed_s := now_s - before_s) > _LATE_S:
             event(_logger, "check memory late", level=logging.WARNING, after_s=round(passed_s, 3))
-        self.step()
+        try:
+            self.step()
+        finally:
+            while self._cut_now:
+                address, size_bytes = self._cut_now.popleft()
+                peer = Address(*address)
+                event(_logger, "cut connection", level=logging.WARNING, address=peer, untaken_bytes=size_bytes)
         return _CHECKING_STEP_S if self._is_checking else _STEP_S
 
 

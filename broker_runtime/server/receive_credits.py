@@ -9,7 +9,7 @@ then is bounded by their sum.
              a quarter   in proportion to what was taken of each recently: those at work finish it
 
 A share is at least 2 MiB, unless connections are crowded: where there are hundreds, an idle one may still begin with a
-large message.
+large message. While calls come as a flood, those of which nothing was taken recently may receive next to nothing.
 
 A new connection has no credit until the next renewal, as nobody knows its first sequence number yet: it begins with a
 filter of the listening socket's that lets it receive up to 4 MiB (`connections.TAKES_TO_BARRIER`), while connections
@@ -37,6 +37,8 @@ from broker_runtime.server.connections import (
 )
 
 _LEAST_BYTES: Final = 2 << 20  # a large record, or a full batch
+_FLOODED_BYTES: Final = 256 << 10
+_LEAST_FLOODED_BYTES: Final = 512  # the opening of a connection, or of a call
 _LARGEST_BYTES: Final = 512 << 20  # TCP's sequence numbers allow for no more
 
 
@@ -102,12 +104,14 @@ class ReceiveCredits:
         budget_bytes: int,
         *,
         is_crowded: bool = False,
+        is_flooded: bool = False,
     ) -> None:
         """Bounds the connections in ``taken_of_late``, which are all in ``found``, until the next call.
 
         ``taken_of_late``: bytes of messages that were taken from each. ``is_crowded``: new connections, and those of
-        unknown beginning that take more than their share, are to send little. A filter costs about 50 µs: a connection
-        keeps its own while it has three quarters of its share, or more where the budget allows.
+        unknown beginning that take more than their share, are to send little. ``is_flooded``: those of which nothing
+        was taken may receive 256 KiB together, as ten bytes may begin a call and hold 8 KiB. A filter costs about
+        50 µs: a connection keeps its own while it has three quarters of its share, or more where the budget allows.
         """
         if is_crowded != self._is_crowded:
             self._is_crowded = is_crowded
@@ -115,6 +119,9 @@ class ReceiveCredits:
         for gone in self._cookies.keys() - found.keys():
             self._forget(gone)
         shares = self._shares(found, taken_of_late, budget_bytes)
+        suspects = [address for address, of_late in taken_of_late.items() if of_late < 1] if is_flooded else []
+        for address in suspects:
+            shares[address] = max(_FLOODED_BYTES // len(suspects), _LEAST_FLOODED_BYTES)
         known: list[PeerAddress] = []
         for address, share_bytes in shares.items():
             each = found[address]
@@ -129,8 +136,9 @@ class ReceiveCredits:
             if address in self._credits:
                 known.append(address)
         most_bytes = max(budget_bytes * 5 // 4, sum(shares[address] for address in known))
-        if sum(self._credits[address].left_bytes for address in known) > most_bytes:
-            for address in known:
+        is_too_much = sum(self._credits[address].left_bytes for address in known) > most_bytes
+        for some in (known, suspects) if is_too_much else (suspects,):
+            for address in self._credits.keys() & some:
                 if self._credits[address].left_bytes > shares[address]:
                     self._give(address, found[address], shares[address])
 

@@ -1,11 +1,13 @@
 """More calls than can be served: they are noticed by the threads they hold, refused, and their connections are cut.
 
 gRPC starts a thread for each call that comes while all others are busy, and all of them wait for the interpreter's
-lock: a client that pipelines calls, or abandons each one at once, causes thousands in a second. Nothing in Flight
-limits that.
+lock: a client that pipelines calls, or abandons each one at once, causes thousands in a second, and so does the end of
+a connection on which many had begun. Nothing in Flight limits that.
 
     threads beyond those of streams ─ a quarter of the limit ─▶ check: what has come on each connection
-                                      the limit ─▶ new calls are refused, except those of other brokers
+                                      the limit ─▶ new calls are refused, except those of other brokers, and until
+                                                   half of it is left no thread is started: gRPC refuses any call that
+                                                   needs one (`refuse_threads`)
                                                    connections without a stream that sent more than a little: cut
                                                    if there were none for a while: the one with a stream that sent most
                                                    beyond what its streams took
@@ -32,6 +34,7 @@ from typing import Final, NamedTuple
 
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.thread_limit import refuse_threads
 from broker_runtime.contract.threads import thread_count
 from broker_runtime.contract.waiting import CLOCK, Clock, Worker
 from broker_runtime.server import connections
@@ -46,8 +49,9 @@ _WINDOW_S: Final = 1.0  # what has come before does not count
 _PATIENCE_S: Final = 1.0  # the streams of a connection excuse it for so long
 _ANSWER_S: Final = 2.0  # a connection without a stream may hold threads for so long where they are short
 _STUCK_S: Final = 12.0  # by then every such connection has been cut
-# Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else.
-_MANY_SWITCH_S: Final = 1.0
+# Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else. No
+# longer: a wake-up may be lost (glibc before 2.41, bug 25847), and this is when the next one comes.
+_MANY_SWITCH_S: Final = 0.1
 _MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
 _LEAST_BYTES: Final = 32 << 10  # about 200 calls; a connection that has sent less is not the cause
 _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
@@ -87,6 +91,7 @@ class ThreadWatch:
         self._counted_s = 0.0
         self._excess = 0  # threads that belonged to no stream, when they were counted last
         self._is_many = False
+        self._is_refusing = False  # no thread can be started at present
         self._is_held = False  # no new connections are accepted at present
         self._switch_s = sys.getswitchinterval()
         self._checked_s = 0.0
@@ -98,7 +103,13 @@ class ThreadWatch:
         self._cut: deque[tuple[PeerAddress, int, int]] = deque()  # to be logged: writing may wait
         self._port = 0
         # Retried: there was no descriptor or memory left to count with, and there may be soon.
-        self._worker = Worker("thread-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
+        self._worker = Worker(
+            "thread-watch",
+            self._watch,
+            on_defect=lambda defect: refuse_threads(False),  # or nobody would allow any
+            retried=(OSError, MemoryError),
+            again_s=_STEP_S,
+        )
 
     def start(self, port: int) -> None:
         """Begins to watch the threads, and the connections to ``port``."""
@@ -109,12 +120,18 @@ class ThreadWatch:
         """Ends the thread; waits up to a second for it."""
         self._worker.stop()
         self._worker.join(_JOIN_LIMIT_S)
+        refuse_threads(False)
 
     def is_full(self) -> bool:
         """Whether a call that begins now is to be refused. Counts the threads first if it is time to."""
         if self._clock.now_s() - self._counted_s >= _COUNT_EVERY_S:
             self.step()
         return self._excess > self._limit
+
+    @property
+    def is_flooded(self) -> bool:
+        """Whether there were many threads that belong to no stream, when they were counted last."""
+        return self._is_many
 
     def patience(self) -> Patience | None:
         """What is to be done about connections that may hold threads for answers that they do not take; None: nothing.
@@ -136,6 +153,9 @@ class ThreadWatch:
             self._crowded_s = None
         elif self._crowded_s is None:
             self._crowded_s = now_s
+        if self._is_refusing != (self._excess > (self._limit // 2 if self._is_refusing else self._limit)):
+            self._is_refusing = not self._is_refusing
+            refuse_threads(self._is_refusing)
         is_many = self._excess > self._limit // 4
         if is_many != self._is_many:
             self._is_many = is_many

@@ -1,8 +1,9 @@
-"""``python tests/integration/server/flood.py PORT CONNECTIONS CALLS given-up|served``: calls as fast as they are
+"""``python tests/integration/server/flood.py PORT CONNECTIONS CALLS given-up|served|METHOD``: calls as fast as they are
 accepted.
 
 Uses that many connections at once and replaces those that are cut, until CALLS were sent in all or 15 s are over.
-given-up: each call is reset as soon as it has begun. Prints the number of calls and of cut connections.
+given-up: each call is reset as soon as it has begun. The name of a method: its calls begin, and nothing follows. Prints
+the number of calls and of cut connections.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LIMIT_S = 15.0
 _METHODS = ("DoGet", "DoPut", "DoExchange", "DoAction")
 
 
-def flood(port: int, connections: int, calls: int, *, given_up: bool) -> tuple[int, int]:
+def flood(port: int, connections: int, calls: int, kind: str) -> tuple[int, int]:
     """Returns the number of calls sent and of cut connections."""
     action = encode_action("metadata", MetadataRequest(topics=()))
     message = bytes_field(1, action.type.encode()) + bytes_field(2, bytes(action.body))
@@ -36,12 +37,14 @@ def flood(port: int, connections: int, calls: int, *, given_up: bool) -> tuple[i
             except OSError:
                 continue
             while not connection.is_broken and sum(sent) < calls and time.monotonic() < until_s:
-                if given_up:
+                if kind == "given-up":
                     stream = connection._next_stream
                     connection.call(_METHODS[sent[number] % 4], [], end=False)
                     connection.send_raw(struct.pack(">BHBBII", 0, 4, _RST_STREAM, 0, stream, _CANCEL))
-                else:
+                elif kind == "served":
                     connection.call("DoAction", [message])
+                else:
+                    connection.call(kind, [], end=False)
                 sent[number] += 1
                 if sent[number] % 10 == 0 and select.select([connection.socket], [], [], 0)[0]:
                     try:
@@ -60,4 +63,4 @@ def flood(port: int, connections: int, calls: int, *, given_up: bool) -> tuple[i
 
 
 if __name__ == "__main__":
-    print(*flood(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), given_up=sys.argv[4] == "given-up"))
+    print(*flood(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.errors import TooManyStreamsError
+from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
 from tests.integration.server.raw_grpc import Connection
 from tests.integration.server.serving import serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
@@ -41,7 +42,7 @@ def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, meth
                 try:
                     with server.connect() as other, ProduceStream(other) as stream:
                         return stream.produce([untyped_frame([b"after"])]).error is None
-                except (TooManyStreamsError, flight.FlightUnavailableError):
+                except (BrokerOverloadedError, TooManyStreamsError, flight.FlightUnavailableError, pa.ArrowInvalid):
                     return False
 
             wait_until(serves, "new streams are served again", limit_s=20)

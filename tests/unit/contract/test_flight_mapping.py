@@ -157,3 +157,9 @@ def test_batch_whose_names_are_not_utf8_is_refused_like_any_other(kind: str) -> 
     """The names in a peer's schema may be bytes that are not UTF-8."""
     with pytest.raises(errors.InvalidRequestError):
         frames_of(foreign_batch(kind))
+
+
+def test_call_for_which_grpc_starts_no_thread_is_sent_again() -> None:
+    """gRPC refuses it by itself, in its own words."""
+    refused = pa.ArrowInvalid("Flight returned resource exhausted error, with message: Server Threadpool Exhausted")
+    assert isinstance(from_flight_error(refused, "b:1"), errors.BrokerOverloadedError)

@@ -71,11 +71,13 @@ class World:
         self.taken: dict[PeerAddress, int] = {}
         self.content: dict[PeerAddress, int] = {}
         self.acted_bytes = 0
+        self.is_flooded = False
         self.watch = MemoryWatch(
             _LIMIT_BYTES,
             taken_bytes=lambda: dict(self.taken),
             content_bytes=lambda: self.taken | self.content,
             acted_bytes=lambda: self.acted_bytes,
+            is_flooded=lambda: self.is_flooded,
             memory_bytes=lambda: self.memory_bytes,
             clock=ReadClock(lambda: self.now_s),
         )
@@ -466,6 +468,111 @@ def test_connections_are_accepted_again_when_memory_is_free(world: World) -> Non
     assert world.is_held
     world.step(memory=-600)
     assert not world.is_held
+
+
+def test_no_connection_is_accepted_until_calls_that_were_cut_are_free(world: World) -> None:
+    """Far from the limit, too: who was cut would begin as many beside them."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    while not calls(world, kib=80, held=200):
+        assert not world.is_held
+    assert world.memory_bytes < _LIMIT_BYTES // 2
+    for _ in range(30):
+        world.step()
+        assert world.is_held
+    world.step(memory=-100)
+    assert not world.is_held
+
+
+def test_no_connection_is_refused_for_longer_than_calls_take_to_end(world: World) -> None:
+    """What is not free by then has another cause."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    while not calls(world, kib=80, held=200):
+        pass
+    for _ in range(65):
+        world.step()
+    assert not world.is_held
+
+
+def test_more_is_cut_than_what_is_too_much_just_now(world: World) -> None:
+    """One after the other they would stay for as long as there are any, and hold as much as is allowed."""
+    world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 23)}
+    world.step()
+    cut: list[PeerAddress] = []
+    while not cut:
+        for each in world.sockets.values():
+            each.received_bytes += 20 << 10
+        world.memory_bytes += 8 * _MIB
+        cut = world.step()
+    assert len(world.sockets) // 3 < len(cut) < len(world.sockets)
+
+
+def test_memory_is_given_back_as_calls_that_were_cut_become_free(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the C library keeps of it would count as the next calls'."""
+    given_back_s: list[float] = []
+    monkeypatch.setattr(memory_watch, "_give_back", lambda: given_back_s.append(world.now_s))
+    world.taken[ONE] = world.taken[TWO] = 1
+    while not calls(world, kib=80, held=200):
+        assert not given_back_s
+    for _ in range(100):
+        world.step()
+    assert 5 <= len(given_back_s) <= 12
+
+
+def test_connections_whose_calls_others_cut_are_waited_for_likewise(world: World) -> None:
+    """The watch of threads cuts some first, and peers close theirs."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    for _ in range(8):
+        calls(world, kib=80, held=150)
+    world.sockets[ONE].is_cut = True
+    world.step(memory=60)
+    assert world.is_held
+    for _ in range(65):
+        world.step()
+    assert not world.is_held
+
+
+def test_call_that_begins_makes_the_check_that_is_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch's own thread may have to wait behind thousands for the interpreter's lock, as whoever cuts for it."""
+    monkeypatch.setattr(connections, "reset_now", connections.reset)
+    monkeypatch.setattr(connections, "reset", lambda *_: pytest.fail("releases the lock"))
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.step()
+    world.memory_bytes += 300 * _MIB
+    world.sockets[ONE].received_bytes += 2 * _MIB
+    world.now_s += 0.05
+    world.watch.step_if_late()
+    assert not world.sockets[ONE].is_cut
+    world.now_s += 0.1
+    world.watch.step_if_late()
+    assert world.sockets[ONE].is_cut
+    assert not world.sockets[TWO].is_cut
+
+
+def test_call_that_begins_waits_for_no_check_under_way(world: World) -> None:
+    """It would hold the interpreter's lock up."""
+    world.step()
+    world.now_s += 1.0
+    looks = world.looks
+    with world.watch._stepping:
+        world.watch.step_if_late()
+    assert world.looks == looks
+    world.watch.step_if_late()
+    assert world.looks > looks
+
+
+def test_connections_receive_next_to_nothing_while_calls_come_as_a_flood(world: World) -> None:
+    """The next check may come late. A client at its work goes on."""
+    world.taken[TWO] = 8 * _MIB
+    world.step(two=8, memory=0)
+    assert world.sockets[ONE].credit_bytes > 2 * _MIB
+    world.is_flooded = True
+    world.step()
+    assert world.sockets[ONE].credit_bytes <= 256 << 10
+    assert world.sockets[TWO].credit_bytes > 8 * _MIB
+    world.is_flooded = False
+    for _ in range(20):
+        world.step()
+    assert world.sockets[ONE].credit_bytes > 2 * _MIB
 
 
 def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:

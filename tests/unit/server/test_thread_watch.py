@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_runtime.server import connections
+from broker_runtime.server import connections, thread_watch
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.openings import Patience
 from broker_runtime.server.thread_watch import Streaming, ThreadWatch
@@ -161,6 +161,20 @@ def test_thread_switches_are_rare_while_threads_are_many(world: World) -> None:
     assert sys.getswitchinterval() > usual_s
     world.step(50)
     assert sys.getswitchinterval() == usual_s
+
+
+def test_no_thread_is_started_from_the_limit_until_half_of_them_are_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC refuses calls by itself then, without the interpreter's lock."""
+    changes: list[bool] = []
+    monkeypatch.setattr(thread_watch, "refuse_threads", changes.append)
+    for threads, expected in ((_LIMIT, []), (_LIMIT + 60, [True]), (_LIMIT, [True]), (_LIMIT // 2, [True, False])):
+        world.step(threads)
+        assert changes == expected
+    world.step(_LIMIT + 60)
+    world.watch.stop()
+    assert changes == [True, False, True, False]
 
 
 def test_answers_that_nobody_takes_are_noticed_by_threads_that_stay(world: World) -> None:
