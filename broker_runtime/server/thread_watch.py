@@ -6,8 +6,8 @@ a connection on which many had begun. Nothing in Flight limits that.
 
     threads beyond those of streams ─ a quarter of the limit ─▶ check: what has come on each connection
                                       the limit ─▶ new calls are refused, except those of other brokers, and until
-                                                   half of it is left no thread is started: gRPC refuses any call that
-                                                   needs one (`refuse_threads`)
+                                                   three quarters of it are left no thread is started: gRPC refuses any
+                                                   call that needs one (`refuse_threads`)
                                                    connections without a stream that sent more than a little: cut
                                                    if there were none for a while: the one with a stream that sent most
                                                    beyond what its streams took
@@ -153,7 +153,7 @@ class ThreadWatch:
             self._crowded_s = None
         elif self._crowded_s is None:
             self._crowded_s = now_s
-        if self._is_refusing != (self._excess > (self._limit // 2 if self._is_refusing else self._limit)):
+        if self._is_refusing != (self._excess > (self._limit * 3 // 4 if self._is_refusing else self._limit)):
             self._is_refusing = not self._is_refusing
             refuse_threads(self._is_refusing)
         is_many = self._excess > self._limit // 4

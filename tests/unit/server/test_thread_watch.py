@@ -163,13 +163,18 @@ def test_thread_switches_are_rare_while_threads_are_many(world: World) -> None:
     assert sys.getswitchinterval() == usual_s
 
 
-def test_no_thread_is_started_from_the_limit_until_half_of_them_are_left(
+def test_no_thread_is_started_from_the_limit_until_a_quarter_of_them_has_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC refuses calls by itself then, without the interpreter's lock."""
     changes: list[bool] = []
     monkeypatch.setattr(thread_watch, "refuse_threads", changes.append)
-    for threads, expected in ((_LIMIT, []), (_LIMIT + 60, [True]), (_LIMIT, [True]), (_LIMIT // 2, [True, False])):
+    for threads, expected in (
+        (_LIMIT, []),
+        (_LIMIT + 60, [True]),
+        (_LIMIT - 100, [True]),
+        (_LIMIT - 150, [True, False]),
+    ):
         world.step(threads)
         assert changes == expected
     world.step(_LIMIT + 60)
