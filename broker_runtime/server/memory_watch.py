@@ -154,6 +154,7 @@ class MemoryWatch:
         self._check_took_s = 0.0
         self._progress: tuple[int, int] | None = None  # at the last check: memory, and bytes taken
         self._stepped_s: float | None = None
+        self._has_ended = False
         self._stepping = threading.Lock()
         self._is_helped = False  # the step is made for a thread that is late
         self._cut_now: deque[tuple[PeerAddress, int]] = (
@@ -200,6 +201,7 @@ class MemoryWatch:
 
     def stop(self) -> None:
         """Ends the threads; waits up to a second for the one that checks."""
+        self._has_ended = True
         for worker in (self._worker, *self._order_workers):
             worker.stop()
         for _ in self._order_workers:  # not before all of them are to stop: each takes one, and none a second
@@ -218,17 +220,19 @@ class MemoryWatch:
         for the interpreter's lock where thousands of calls want it; who calls this has it."""
         after_s = _HELP_IN_FLOODS_AFTER_S if self._is_flooded() else _HELP_AFTER_S
         is_late = self._stepped_s is not None and self._clock.now_s() - self._stepped_s >= after_s
-        if is_late and self._stepping.acquire(blocking=False):
+        if is_late and not self._has_ended and self._stepping.acquire(blocking=False):
             self._is_helped = True
             try:
                 self._step()
+            except Exception as error:  # noqa: BLE001 - the call goes on, and the watch's own thread meets it, too
+                event(_logger, "check memory for a call", level=logging.ERROR, error=error)
             finally:
                 self._is_helped = False
                 self._stepping.release()
 
     def _step(self) -> int:
-        known_bytes, now_s = self._memory_bytes(), self._clock.now_s()
-        self._stepped_s = now_s
+        now_s = self._stepped_s = self._clock.now_s()
+        known_bytes = self._memory_bytes()
         # Unknown for a moment where no descriptor is left to ask with; credits are to be renewed all the same.
         memory_bytes = self._known_bytes = self._known_bytes if known_bytes is None else known_bytes
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s
@@ -457,6 +461,7 @@ class MemoryWatch:
 
     def _give_up(self, defect: BaseException) -> None:
         """A broker without a watch serves on: no connection is left with a credit that nobody renews."""
+        self._has_ended = True
         self._hold_new(False)
         self._credits.lift(connections.traffic(self._port))
 

@@ -222,7 +222,7 @@ SERVER: Final = (
     Mutant(
         name="calls_make_no_late_check",
         file="broker_runtime/server/memory_watch.py",
-        old="if is_late and self._stepping.acquire(blocking=False):",
+        old="if is_late and not self._has_ended and self._stepping.acquire(blocking=False):",
         new="if False:",
         breaks="A check that is late is made by the next call that begins.",
         tests=_WATCH,

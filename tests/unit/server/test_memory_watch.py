@@ -560,6 +560,27 @@ def test_call_that_begins_waits_for_no_check_under_way(world: World) -> None:
     assert world.looks > looks
 
 
+def test_call_goes_on_where_its_check_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And where the watch has ended no call makes checks for it: nobody would renew the credits that they give."""
+    world.step()
+    looks = world.looks
+
+    def fail() -> int:
+        raise OSError("no descriptor")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(world.watch, "_memory_bytes", fail)
+        world.now_s += 1.0
+        world.watch.step_if_late()
+    assert "no descriptor" in caplog.text
+    world.watch.stop()
+    world.now_s += 1.0
+    world.watch.step_if_late()
+    assert world.looks == looks
+
+
 def test_connections_receive_next_to_nothing_while_calls_come_as_a_flood(world: World) -> None:
     """The next check may come late. A client at its work goes on."""
     world.taken[TWO] = 8 * _MIB
