@@ -8,6 +8,7 @@
     offsets, groups                   where logs begin and end; consumer groups and their commits
     producer_ids, transactions        ids of idempotent producers; transactions
     caller                            who is calling; whether a caller is the broker that it says it is
+    leadership_check                  asks ZooKeeper who leads, before records are said not to be there
     peer_beliefs                      waits until the other brokers know of a change of a topic
     byte_budget                       a bound on the bytes of requests or answers in memory
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
-
-import pytest
 
 _PROGRAM = """
 import ctypes, threading
@@ -52,9 +51,10 @@ print(started(), runs())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 def test_threads_are_refused_but_those_of_python_and_of_arrow() -> None:
     """In a process of its own, as it is for all of it."""
+    is_limited = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "pthread_setattr_default_np")
+    refused = "False" if is_limited else "True"
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [
         *("True", "True", "True"),
