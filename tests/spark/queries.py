@@ -92,7 +92,7 @@ def failure_of(query: StreamingQuery) -> str:
     """Waits for the error that ends the query; returns its text."""
     wait_until(lambda: not query.isActive, "the query fails")
     error = query.exception()
-    assert error is not None, "the query ended without an error"
+    assert error is not None, f"the query ended without an error: {query.lastProgress}"
     return str(error)
 
 
