@@ -319,7 +319,7 @@ class MemoryWatch:
             of_late,
             int(room_bytes),
             is_crowded=self._is_crowded(now_s),
-            is_flooded=held > 1 or is_emptying or self._is_flooded(),
+            suspects=self._silent_ones() if held > 1 or is_emptying or self._is_flooded() else (),
         )
         self._check_took_s = self._clock.now_s() - now_s
         self._cut_now.extend(cut)
@@ -351,6 +351,15 @@ class MemoryWatch:
             excess_bytes -= int(max(2, held) * weight_bytes) + _CONNECTION_BYTES
             surplus_bytes -= int(held * weight_bytes)
         return cut
+
+    def _silent_ones(self) -> list[PeerAddress]:
+        """Connections of which nothing was taken lately, and on which more came than content. (A producer that paused
+        is none: what is refused comes again ever more slowly.)"""
+        return [
+            address
+            for address, seen in self._seen.items()
+            if seen.of_late_bytes < 1 and seen.content_bytes <= seen.all_empty_bytes
+        ]
 
     def _are_freed(self, now_s: float) -> bool:
         """Whether connections that were cut hold nothing any more."""

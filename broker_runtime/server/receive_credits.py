@@ -9,7 +9,7 @@ then is bounded by their sum.
              a quarter   in proportion to what was taken of each recently: those at work finish it
 
 A share is at least 2 MiB, unless connections are crowded: where there are hundreds, an idle one may still begin with a
-large message. While calls come as a flood, those of which nothing was taken recently may receive next to nothing.
+large message. While calls come as a flood, those that show nothing else may receive next to nothing.
 
 A new connection has no credit until the next renewal, as nobody knows its first sequence number yet: it begins with a
 filter of the listening socket's that lets it receive up to 4 MiB (`connections.TAKES_TO_BARRIER`), while connections
@@ -22,7 +22,7 @@ and 4 MiB for each that is, or is of unknown beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,14 +104,14 @@ class ReceiveCredits:
         budget_bytes: int,
         *,
         is_crowded: bool = False,
-        is_flooded: bool = False,
+        suspects: Collection[PeerAddress] = (),
     ) -> None:
         """Bounds the connections in ``taken_of_late``, which are all in ``found``, until the next call.
 
         ``taken_of_late``: bytes of messages that were taken from each. ``is_crowded``: new connections, and those of
-        unknown beginning that take more than their share, are to send little. ``is_flooded``: those of which nothing
-        was taken may receive 256 KiB together, as ten bytes may begin a call and hold 8 KiB. A filter costs about
-        50 µs: a connection keeps its own while it has three quarters of its share, or more where the budget allows.
+        unknown beginning that take more than their share, are to send little. ``suspects``: may receive 256 KiB
+        together, as ten bytes may begin a call and hold 8 KiB. A filter costs about 50 µs: a connection keeps its own
+        while it has three quarters of its share, or more where the budget allows.
         """
         if is_crowded != self._is_crowded:
             self._is_crowded = is_crowded
@@ -119,7 +119,6 @@ class ReceiveCredits:
         for gone in self._cookies.keys() - found.keys():
             self._forget(gone)
         shares = self._shares(found, taken_of_late, budget_bytes)
-        suspects = [address for address, of_late in taken_of_late.items() if of_late < 1] if is_flooded else []
         for address in suspects:
             shares[address] = max(_FLOODED_BYTES // len(suspects), _LEAST_FLOODED_BYTES)
         known: list[PeerAddress] = []

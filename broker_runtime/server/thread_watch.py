@@ -222,6 +222,7 @@ class ThreadWatch:
     def _watch(self) -> float:
         try:
             self.step()
+            refuse_threads(self._is_refusing)  # again: two calls may have said so in the wrong order
         finally:
             while self._cut:
                 address, size_bytes, threads = self._cut.popleft()

@@ -20,12 +20,14 @@ from broker_runtime.contract.errors import (
     PylogError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.replication import Partition
 from broker_runtime.zookeeper.guarded import barrier
 from broker_runtime.zookeeper.session import ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PartitionState, from_json, partition_state_path
 
 _TURN_LIMIT_S: Final = 3.0
+_AWAY_S: Final = 1.0  # after it did not answer ZooKeeper is not asked for so long: one fetch may have many such offsets
 
 
 class LeadershipCheck:
@@ -35,6 +37,7 @@ class LeadershipCheck:
         self._client = client
         self._broker_id = broker_id
         self._turn = threading.Lock()
+        self._away = Deadline(0.0)
 
     def verified(self, partition: Partition, leader_epoch: int, error: OffsetOutOfRangeError) -> PylogError:
         """The error to answer with where this broker, as leader in ``leader_epoch``, found that an offset does not
@@ -45,7 +48,7 @@ class LeadershipCheck:
         doubt = OffsetNotAvailableError(
             f"{error.message}; but whether broker {self._broker_id} still leads {partition} is not known at present"
         )
-        if not self._client.is_connected or not self._turn.acquire(timeout=_TURN_LIMIT_S):
+        if not self._client.is_connected or not self._away.expired or not self._turn.acquire(timeout=_TURN_LIMIT_S):
             return doubt
         path = partition_state_path(partition.topic, partition.partition)
         try:
@@ -53,6 +56,7 @@ class LeadershipCheck:
             node = self._client.find(path)
             state = None if node is None else from_json(node.data, PartitionState, path)
         except (ZooKeeperUnavailableError, CorruptRecordError):
+            self._away = Deadline(_AWAY_S)
             return doubt
         finally:
             self._turn.release()

@@ -229,9 +229,9 @@ SERVER: Final = (
     ),
     Mutant(
         name="floods_of_calls_are_received_like_messages",
-        file="broker_runtime/server/receive_credits.py",
-        old="if of_late < 1] if is_flooded else []",
-        new="if False]",
+        file="broker_runtime/server/memory_watch.py",
+        old="suspects=self._silent_ones() if held > 1 or is_emptying or self._is_flooded() else (),",
+        new="suspects=(),",
         breaks="While calls come as a flood, those who show nothing else receive next to nothing.",
         tests=_WATCH,
     ),

@@ -596,6 +596,19 @@ def test_connections_receive_next_to_nothing_while_calls_come_as_a_flood(world: 
     assert world.sockets[ONE].credit_bytes > 2 * _MIB
 
 
+def test_client_that_paused_may_send_a_large_message_in_a_flood(world: World) -> None:
+    """What is refused of it would come again ever more slowly, long after the flood."""
+    world.taken[TWO] = 8 * _MIB
+    world.step(two=8, memory=0)
+    for _ in range(600):
+        world.step()
+    world.is_flooded = True
+    for _ in range(5):
+        world.step()
+    assert world.sockets[ONE].credit_bytes <= 256 << 10
+    assert world.sockets[TWO].credit_bytes >= 2 * _MIB
+
+
 def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
     """Closing it waits for its reader."""
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 80) == [ONE]

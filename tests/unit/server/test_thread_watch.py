@@ -182,6 +182,17 @@ def test_no_thread_is_started_from_the_limit_until_a_quarter_of_them_has_ended(
     assert changes == [True, False, True, False]
 
 
+def test_refusal_that_came_in_the_wrong_order_is_put_right(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls may count at once, and what the first found may be carried out last."""
+    changes: list[bool] = []
+    monkeypatch.setattr(thread_watch, "refuse_threads", changes.append)
+    world.step(_LIMIT + 60)
+    world.step(50)
+    changes.append(True)  # as if by the first
+    world.watch._watch()
+    assert changes == [True, False, True, False]
+
+
 def test_answers_that_nobody_takes_are_noticed_by_threads_that_stay(world: World) -> None:
     """Where more than half of the threads stay, connections without a stream go; after 12 s, streams excuse no more."""
     assert world.watch.patience() is None

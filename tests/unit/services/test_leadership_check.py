@@ -125,3 +125,18 @@ def test_what_is_read_is_not_older_than_the_question(hosted, client, monkeypatch
     monkeypatch.setattr(MemoryClient, "find", noting("read", find))
     assert _fetch_error(hosted, client, 2) == "OFFSET_OUT_OF_RANGE"
     assert done == ["write", "read"]
+
+
+def test_zookeeper_that_does_not_answer_is_not_waited_for_by_each_partition(hosted, client, monkeypatch) -> None:
+    """A fetch of hundreds would say nothing for minutes, and its client would give it up."""
+    asked: list[int] = []
+
+    def fail(*arguments: object, **more: object) -> None:
+        asked.append(1)
+        raise errors.ZooKeeperUnavailableError("no answer")
+
+    monkeypatch.setattr(MemoryClient, "transaction", fail)
+    check = LeadershipCheck(client, 1)
+    found = [check.verified(hosted.only, 1, errors.OffsetOutOfRangeError("beyond")) for _ in range(5)]
+    assert {type(each) for each in found} == {errors.OffsetNotAvailableError}
+    assert len(asked) == 1
