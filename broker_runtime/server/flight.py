@@ -15,7 +15,7 @@ from typing import Any
 
 from pyarrow import flight
 
-from broker_runtime.contract import streams
+from broker_runtime.contract import streams, thread_limit
 from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
     BrokerOverloadedError,
@@ -35,7 +35,6 @@ from broker_runtime.contract.flight import (
     frames_batch,
     metadata,
 )
-from broker_runtime.contract.thread_limit import prepare
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
@@ -95,7 +94,7 @@ class PylogFlightServer(flight.FlightServerBase):
         ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
         """
         require_free_port(host, port)
-        prepare()
+        thread_limit.prepare()
         max_connections = _allow_connections(_CONNECTIONS_PER_STREAM * max_streams)
         unknown = set(services.actions) - set(ACTIONS)
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"

@@ -8,7 +8,7 @@ how many bytes came on a connection, and the broker knows how many of them were 
                  no                           a third of the limit untaken ─▶ cut those that show little else
                  │                            the process near its limit ─▶ cut those with the most to blame
                  │                            half of that third, or near ─▶ crowded: less credit
-                 ▼                            near, or calls that were cut still end ─▶ no new connections
+                 ▼                            near, or cut calls still ending ─▶ no new connections
     credits are renewed: often while something comes, and seldom while nothing does
 
 A check may come late, when others have the processors, and half a gibibyte may come in a second. So each connection
@@ -319,7 +319,7 @@ class MemoryWatch:
             of_late,
             int(room_bytes),
             is_crowded=self._is_crowded(now_s),
-            suspects=self._silent_ones() if held > 1 or is_emptying or self._is_flooded() else (),
+            suspects=self._suspects() if held > 1 or is_emptying or self._is_flooded() else (),
         )
         self._check_took_s = self._clock.now_s() - now_s
         self._cut_now.extend(cut)
@@ -352,7 +352,7 @@ class MemoryWatch:
             surplus_bytes -= int(held * weight_bytes)
         return cut
 
-    def _silent_ones(self) -> list[PeerAddress]:
+    def _suspects(self) -> list[PeerAddress]:
         """Connections of which nothing was taken lately, and on which more came than content. (A producer that paused
         is none: what is refused comes again ever more slowly.)"""
         return [

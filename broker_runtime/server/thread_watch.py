@@ -153,7 +153,9 @@ class ThreadWatch:
             self._crowded_s = None
         elif self._crowded_s is None:
             self._crowded_s = now_s
-        if self._is_refusing != (self._excess > (self._limit * 3 // 4 if self._is_refusing else self._limit)):
+        if not self._worker.is_stopping and self._is_refusing != (
+            self._excess > (self._limit * 3 // 4 if self._is_refusing else self._limit)
+        ):
             self._is_refusing = not self._is_refusing
             refuse_threads(self._is_refusing)
         is_many = self._excess > self._limit // 4

@@ -230,7 +230,7 @@ SERVER: Final = (
     Mutant(
         name="floods_of_calls_are_received_like_messages",
         file="broker_runtime/server/memory_watch.py",
-        old="suspects=self._silent_ones() if held > 1 or is_emptying or self._is_flooded() else (),",
+        old="suspects=self._suspects() if held > 1 or is_emptying or self._is_flooded() else (),",
         new="suspects=(),",
         breaks="While calls come as a flood, those who show nothing else receive next to nothing.",
         tests=_WATCH,
