@@ -157,9 +157,8 @@ class MemoryWatch:
         self._has_ended = False
         self._stepping = threading.Lock()
         self._is_helped = False  # the step is made for a thread that is late
-        self._cut_now: deque[tuple[PeerAddress, int]] = (
-            deque()
-        )  # to be logged, with the untaken bytes: writing may wait
+        # To be logged, with the untaken bytes: writing may wait.
+        self._cut_now: deque[tuple[PeerAddress, int]] = deque()
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
         self._may_check_s = 0.0
         self._gave_back_s = 0.0
@@ -417,8 +416,10 @@ class MemoryWatch:
         passed_s = now_s - self._checked_s
         self._checked_s = now_s
         for address in self._seen.keys() - found.keys():
-            if self._seen[address].empty_bytes > _LEAST_BYTES / _LEAST_HELD:
-                self._cut_s = now_s  # by others, or by its peer: the calls that it began are to end all the same
+            if self._seen[address].empty_bytes > _LEAST_BYTES:
+                self._cut_s = (
+                    now_s  # by another watch, or by its peer: the calls that it began have to end all the same
+                )
             self._forget(address)
         self._gone = {address: taken_bytes for address, taken_bytes in self._gone.items() if address in taken}
         for address, (_, received_bytes, acknowledged_bytes, cookie) in found.items():

@@ -49,8 +49,8 @@ _WINDOW_S: Final = 1.0  # what has come before does not count
 _PATIENCE_S: Final = 1.0  # the streams of a connection excuse it for so long
 _ANSWER_S: Final = 2.0  # a connection without a stream may hold threads for so long where they are short
 _STUCK_S: Final = 12.0  # by then every such connection has been cut
-# Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else. No
-# longer: a wake-up may be lost (glibc before 2.41, bug 25847), and this is when the next one comes.
+# Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else. It
+# must not be longer either: a wake-up may be lost (glibc before 2.41, bug 25847), and this is when the next one comes.
 _MANY_SWITCH_S: Final = 0.1
 _MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
 _LEAST_BYTES: Final = 32 << 10  # about 200 calls; a connection that has sent less is not the cause

@@ -238,7 +238,7 @@ SERVER: Final = (
     Mutant(
         name="calls_that_others_cut_do_not_count",
         file="broker_runtime/server/memory_watch.py",
-        old="if self._seen[address].empty_bytes > _LEAST_BYTES / _LEAST_HELD:",
+        old="if self._seen[address].empty_bytes > _LEAST_BYTES:",
         new="if False:",
         breaks="Whoever cut calls, no connection is accepted until they are free.",
         tests=_WATCH,

@@ -531,6 +531,21 @@ def test_connections_whose_calls_others_cut_are_waited_for_likewise(world: World
     assert not world.is_held
 
 
+def test_client_that_ends_its_connection_after_ordinary_calls_keeps_nobody_waiting(world: World) -> None:
+    """Near the limit, too: a few hundred calls have headers of some tens of KiB."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.step(memory=700)
+    for _ in range(20):
+        world.step()
+    world.sockets[ONE].received_bytes += 60 << 10
+    for _ in range(5):
+        world.step()
+    world.sockets[ONE].is_cut = True
+    for _ in range(80):
+        world.step()
+        assert not world.is_held
+
+
 def test_call_that_begins_makes_the_check_that_is_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch's own thread may have to wait behind thousands for the interpreter's lock, as whoever cuts for it."""
     monkeypatch.setattr(connections, "reset_now", connections.reset)
