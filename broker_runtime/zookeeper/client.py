@@ -2,7 +2,8 @@
 
 This corrects what kazoo does: 0.2 s after a session expired it has a new one, in which a write that was meant for the
 old one succeeds (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
-request that is too large drops the connection with every other request on it; calls without a timeout wait for ever.
+request that is too large drops the connection with every other request on it; calls without a timeout wait for ever;
+a connection that nobody answers takes the session's whole time.
 None of its recipes and none of its retries are used: only the caller knows whether a write may be repeated.
 """
 
@@ -19,7 +20,8 @@ import kazoo.exceptions as kz
 from kazoo.client import KazooClient as _Kazoo
 from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, stat_struct
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect, GetData, MultiHeader, int_struct, stat_struct
 from kazoo.retry import KazooRetry
 
 from broker_runtime.contract.errors import InvalidConfigError, SetupError, ZooKeeperUnavailableError
@@ -48,6 +50,7 @@ _READS: Final = 16  # znodes in one request; the largest have 448 KiB
 _SMALL_READS: Final = 512
 _READ_REQUESTS: Final = 32  # under way
 _RECONNECT_DELAYS_S: Final = (0.05, 1.0)
+_ATTEMPTS_PER_SESSION: Final = 3  # to reach it again, before it ends
 _REFUSALS: Final[tuple[tuple[type[Exception], type[ZNodeError]], ...]] = (
     (kz.NoNodeError, NoNodeError),
     (kz.NodeExistsError, NodeExistsError),
@@ -97,11 +100,13 @@ class KazooZooKeeper:
         Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, at once if none of the hosts' names is found;
         `InvalidConfigError` for a malformed string, `SetupError` if kazoo is a version that lacks what this needs.
         """
-        if not hasattr(_Kazoo, "_call"):  # see `_read_many`
-            raise SetupError(
-                f"kazoo {kazoo.__version__} has no KazooClient._call, by which pylog reads many znodes at once. "
-                "Install kazoo 2.10 or 2.11"
-            )
+        # See `_read_many` and `_limit_attempts`.
+        for owner, name in ((_Kazoo, "_call"), (ConnectionHandler, "_invoke")):
+            if not hasattr(owner, name):
+                raise SetupError(
+                    f"kazoo {kazoo.__version__} has no {owner.__name__}.{name}, which pylog needs. "
+                    "Install kazoo 2.10 or 2.11"
+                )
         servers, _, chroot = connect_string.partition("/")
         chroot = chroot.strip("/")
         try:
@@ -116,6 +121,7 @@ class KazooZooKeeper:
         except (kz.KazooException, ValueError) as error:
             raise InvalidConfigError(f"zookeeper.connect={connect_string!r}: {error}") from None
         _check_names(servers)
+        _limit_attempts(client, session_timeout_ms / 1_000 / _ATTEMPTS_PER_SESSION)
         self = cls(client, servers, operation_limit_s)
         try:
             try:
@@ -271,6 +277,23 @@ class KazooZooKeeper:
             return result.get(timeout=deadline.remaining_s())
         except (kz.KazooException, KazooTimeoutError) as error:
             raise _translated(error, path) from None
+
+
+def _limit_attempts(client: _Kazoo, limit_s: float) -> None:
+    """Has ``client`` give up an attempt to reach its session again after ``limit_s``; kazoo waits until it has ended.
+
+    A ZooKeeper that is just starting can accept a connection and neither answer nor close it: what closes it fails
+    while the database is not loaded. A new session may take the whole time: it is written before it is answered.
+    """
+    connection = client._connection
+    invoke = connection._invoke
+
+    def invoke_within_limit(timeout: float, request: Any, xid: int | None = None) -> Any:
+        if isinstance(request, Connect) and request.session_id:
+            timeout = min(timeout, limit_s)
+        return invoke(timeout, request, xid)
+
+    connection._invoke = invoke_within_limit
 
 
 def _translated(error: Exception, path: str) -> Exception:

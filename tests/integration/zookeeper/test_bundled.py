@@ -50,6 +50,24 @@ def test_data_outlives_a_kill_and_the_port_stays(tmp_path):
         client.close()
 
 
+def test_connection_that_is_never_answered_does_not_cost_the_session(tmp_path):
+    """A starting ZooKeeper can fail while it closes a connection, which then stays open for ever."""
+    with BundledZooKeeper(tmp_path) as server:
+        client = KazooZooKeeper.connect(server.connect_string, session_timeout_ms=15_000)
+        session = client.session_id
+        server.kill()
+        with socket.create_server(server.address) as mute:
+            mute.settimeout(10)
+            first, _ = mute.accept()
+            with first:
+                second, _ = mute.accept()  # long before the session's 15 s are over
+                second.close()
+        server.start()
+        wait_until(lambda: client.is_connected, "the client is back", LIMIT_S)
+        assert client.session_id == session
+        client.close()
+
+
 def test_only_loopback_is_served(zookeeper_server):
     assert zookeeper_server.address.host == "127.0.0.1"
     with socket.socket() as other:
