@@ -297,17 +297,12 @@ def commit_batch(
 
 def _compare_empty(options: SinkOptions, scope: BatchScope) -> None:
     """Whether a batch without rows may follow what was decided. Raises `CheckpointBehindSinkError`,
-    `ReplayDiffersError`. If no broker says so now, it may: nothing is written, and nothing can be lost by it."""
+    `ReplayDiffersError`, and the last `RetriableError` if brokers are away for too long: what was not compared may
+    differ."""
     cluster = Cluster.from_settings(options.settings())
     try:
-        check_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
-    except RetriableError as error:
-        event(
-            _logger,
-            "compare batch without rows",
-            level=logging.WARNING,
-            transactional_id=scope.transactional_id,
-            error=error,
+        _patiently(
+            lambda: check_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
         )
     finally:
         cluster.close()
