@@ -19,45 +19,38 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from broker_runtime.broker_groups import BrokerGroups
+from broker_runtime.broker_replication import BrokerReplication
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.broker_transactions import BrokerTransactions
-from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
+from broker_runtime.cluster_identity import cluster_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
 from broker_runtime.contract.events import event
-from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.contract.threads import may_start, run_within
 from broker_runtime.contract.waiting import Deadline, Worker
-from broker_runtime.following.follower import ReplicationThrottle
-from broker_runtime.following.peers import Peers, broker_answers, port_refuses
-from broker_runtime.following.replica_fetching import ReplicaFetching
-from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
+from broker_runtime.following.peers import Peers, port_refuses
+from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.ownership import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.membership.cluster_member import ClusterMember
-from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.membership.disk_work import DiskWorker
 from broker_runtime.membership.hosting import Hosting
-from broker_runtime.membership.isr_updater import IsrUpdater
-from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
+from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.memory import limit_bytes
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
-from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import PylogFlightServer
-from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
-from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, note_stopped, zookeepers_ms
+from broker_runtime.zookeeper.membership import note_stopped
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
 _logger = logging.getLogger(__name__)
@@ -72,16 +65,10 @@ _KEPT_CHECK_S: Final = 5.0
 _FLUSH_CHECK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
-_PROBE_S: Final = 0.5
-_IN_SYNC_PAUSE_S: Final = 0.1
-_LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
-_REPORT_LIMIT_S: Final = 2.0
-_LOG_ENDS_LIMIT_S: Final = 2.0
 _HAND_OVER_S: Final = 6.0
 _GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
-_SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
 _SESSION_END_S: Final = 3.0
 _NOTE_STOP_S: Final = 1.0
@@ -168,115 +155,17 @@ class Broker:
         cluster = cluster_id(client)
         self._ending.callback(_in_bounds, "note stop", lambda: self._note_stopped(client), _NOTE_STOP_S)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
-        disk_work = {each.path: DiskWorker(each.path, on_late=lambda: member.wake()) for each in directories}
-        disks = OwnDisks(directories, disk_work=disk_work)
-        registry = PartitionRegistry()
-        clock = BelievedClock(wall_ms=wall_ms(), uptime_ms=uptime_ms())
-        updater = IsrUpdater(
-            client,
-            registry,
-            lambda: member.membership,
-            lag_limit_ms=settings.replica_lag_time_max_ms,
-            electorate=lambda: member.electorate,
-            report=DiskReport(
-                client,
-                lambda: hosting.troubles(),
-                lambda: hosting.damaged_logs(),
-                lambda: hosting.diverged(),
-                lambda: hosting.failed_logs(),
-            ),
-        )
         peers = Peers(settings.broker_id)
         self._ending.callback(peers.close)
-        fetching = ReplicaFetching(
-            settings.broker_id,
-            max_bytes=settings.replica_fetch_max_bytes,
-            max_wait_ms=settings.replica_fetch_wait_max_ms,
-            address_of=lambda broker_id: _address_of(member, broker_id),
-            broker_epoch=lambda: member.broker_epoch,
-            broker_secret=lambda: member.broker_secret,
-            on_broken=lambda broker_id: member.suspect(broker_id),
-            throttle=_throttle(settings),
-            on_failure=self._on_failure,
-        )
-        hosting = Hosting(
-            registry,
-            directories,
-            broker_id=settings.broker_id,
-            min_free_bytes=settings.log_dir_min_free_bytes,
-            followers=fetching,
-            now_ms=_steady_ms,
-            on_in_sync_news=updater.wake,
-            on_damage=lambda: _wake(member, updater),
-            stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
-            disk_work=disk_work,
-            clock=clock,
-        )
         port = listen.port or choose_port(listen.host)
-        advertised = settings.advertised_listeners or Address(listen.host, port)
-        member = ClusterMember(
-            client,
-            BrokerIdentity(
-                broker_id=settings.broker_id,
-                host=advertised.host,
-                port=advertised.port or port,
-                instance=instance_id(directories[0].files, directories[0].path),
-                pid=os.getpid(),
-                boot_id=boot_id(),
-                software_version=software_version(),
-                was_clean=all(directory.was_clean for directory in directories),
-                disks=disks,
-                secret=secrets.token_hex(32),
-            ),
-            hosting,
-            now_ms=wall_ms,
-            steady_ms=_steady_ms,
-            probe=port_refuses,
-            answers=broker_answers,
-            report=lambda broker_id: _report(member, peers, broker_id),
-            ask_log_ends=lambda broker_id, request: _ask_log_ends(member, peers, broker_id, request),
-            run_all=_run_all,
-            rebalances_leaders=settings.auto_leader_rebalance_enable,
-        )
-        # Ended in reverse order: first roles and registration, then fetching, the streams, the logs, the session.
-        self._ending.callback(fetching.stop, _FETCHING_STOP_S)
-        self._ending.callback(_in_bounds, "leave cluster", member.leave, _LEAVE_S)
-        for path, work in disk_work.items():
-            self._run(f"disk-work {path}", partial(_step_disk_work, work), interrupt=work.wake)
-        began_ms = uptime_ms()
-        member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
-        _compare_clocks(clock, client, member.membership, began_ms)
+        replication = self._join(client, directories, peers, port)
         producer_ids = ProducerIdService(client)
-
-        def believed_ms() -> int:
-            return clock.believed_ms(wall_ms(), uptime_ms())
-
-        groups = BrokerGroups(
-            settings,
-            client=client,
-            member=member,
-            refuses=port_refuses,
-            steady_ms=_steady_ms,
-            wall_ms=wall_ms,
-            believed_ms=believed_ms,
-        )
-        transactions = BrokerTransactions(
-            settings,
-            client=client,
-            member=member,
-            registry=registry,
-            peers=peers,
-            producer_ids=producer_ids,
-            groups=groups.service,
-            steady_ms=_steady_ms,
-            wall_ms=wall_ms,
-            believed_ms=believed_ms,
-        )
+        groups, transactions = self._coordinators(client, replication, peers, producer_ids)
         services = make_services(
             settings,
             client=client,
-            registry=registry,
-            member=member,
+            registry=replication.registry,
+            member=replication.member,
             directories=directories,
             cluster_id=cluster,
             producer_ids=producer_ids,
@@ -292,26 +181,84 @@ class Broker:
             memory_bytes=limit_bytes(settings),
         )
         self._ending.callback(server.stop, _SERVER_STOP_S)
-        self._ending.callback(fetching.stop, _FETCHING_STOP_S)
-        self._ending.callback(_in_bounds, "leave cluster", member.leave, _LEAVE_S)
+        self._leave_at_end(replication)
         self._ending.callback(_in_bounds, "give groups up", groups.give_up, _GIVE_UP_S)
-        self._member = member
+        self._member = replication.member
         self._groups = groups
         self._address = Address(listen.host, server.port)
-        lag_s = settings.replica_lag_time_max_ms / 1_000
-        self._run("cluster-member", lambda _: member.step(_STEP_S), interrupt=member.wake)
-        self._run("in-sync", lambda worker: _step_in_sync(updater, lag_s / 2, worker), interrupt=updater.wake)
+        self._run_replication(replication)
         self._run("groups", lambda _: groups.step(), interrupt=groups.wake)
         self._run("group-removal", lambda worker: groups.step_removal(worker))
         self._run("transactions", lambda _: transactions.step(), interrupt=transactions.wake)
         self._run("transaction-ends", lambda worker: transactions.step_ending(worker))
-        self._run("peers", lambda _: _step_peers(member))
-        generations = GenerationReport(client, disks)
-        self._run("disk-generations", lambda worker: _step_generations(generations, member, worker))
         self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))
         for directory in directories:
-            self._run_disk(hosting, directory)
+            self._run_disk(replication.hosting, directory)
         event(_logger, "serve clients", broker=settings.broker_id, address=self._address, pid=os.getpid())
+
+    def _join(
+        self, client: ZooKeeperClient, directories: Sequence[LogDirectory], peers: Peers, port: int
+    ) -> BrokerReplication:
+        """What is returned has joined the cluster, and leaves it when this broker stops."""
+        settings = self._settings
+        advertised = settings.advertised_listeners or Address(settings.listeners.host, port)
+        replication = BrokerReplication(
+            settings,
+            client=client,
+            directories=directories,
+            advertised=Address(advertised.host, advertised.port or port),
+            peers=peers,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+            on_failure=self._on_failure,
+        )
+        self._leave_at_end(replication)
+        for path, work in replication.disk_work.items():
+            self._run(f"disk-work {path}", partial(_step_disk_work, work), interrupt=work.wake)
+        replication.join()
+        return replication
+
+    def _coordinators(
+        self,
+        client: ZooKeeperClient,
+        replication: BrokerReplication,
+        peers: Peers,
+        producer_ids: ProducerIdService,
+    ) -> tuple[BrokerGroups, BrokerTransactions]:
+        groups = BrokerGroups(
+            self._settings,
+            client=client,
+            member=replication.member,
+            refuses=port_refuses,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+            believed_ms=replication.believed_ms,
+        )
+        transactions = BrokerTransactions(
+            self._settings,
+            client=client,
+            member=replication.member,
+            registry=replication.registry,
+            peers=peers,
+            producer_ids=producer_ids,
+            groups=groups.service,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+            believed_ms=replication.believed_ms,
+        )
+        return groups, transactions
+
+    def _leave_at_end(self, replication: BrokerReplication) -> None:
+        """Stopping is in reverse order: first roles and registration, then fetching, the streams, the logs, the
+        session. What is served later is stopped earlier, so this is said once more then."""
+        self._ending.callback(replication.fetching.stop, _FETCHING_STOP_S)
+        self._ending.callback(_in_bounds, "leave cluster", replication.member.leave, _LEAVE_S)
+
+    def _run_replication(self, replication: BrokerReplication) -> None:
+        self._run("cluster-member", lambda _: replication.step_member(), interrupt=replication.member.wake)
+        self._run("in-sync", replication.step_in_sync, interrupt=replication.wake_in_sync)
+        self._run("peers", lambda _: replication.step_peers())
+        self._run("disk-generations", replication.step_generations)
 
     def _close(self) -> None:
         member, groups = self._member, self._groups
@@ -405,14 +352,6 @@ class Broker:
         worker.start()
 
 
-def _compare_clocks(
-    clock: BelievedClock, client: ZooKeeperClient, membership: Membership | None, began_ms: int
-) -> None:
-    zookeeper_ms = None if membership is None else zookeepers_ms(client, membership)
-    if zookeeper_ms is not None:
-        clock.compare(zookeeper_ms, from_ms=began_ms, to_ms=uptime_ms())
-
-
 def _step_disk_work(work: DiskWorker, _: Worker) -> None:
     work.step(_STEP_S)
 
@@ -420,11 +359,6 @@ def _step_disk_work(work: DiskWorker, _: Worker) -> None:
 def _step_producer_ids(producer_ids: ProducerIdService) -> float:
     producer_ids.keep_ready()
     return _PRODUCER_IDS_S
-
-
-def _step_generations(report: GenerationReport, member: ClusterMember, worker: Worker) -> None:
-    if not worker.rest(_CHECKPOINT_S):  # else the broker stops, and `note_stopped` says more
-        report.report(member.membership)
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
@@ -438,77 +372,11 @@ def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
     event(_logger, what, level=logging.WARNING, waited_s=limit_s)
 
 
-def _step_in_sync(updater: IsrUpdater, timeout_s: float, worker: Worker) -> None:
-    began_s = time.monotonic()
-    updater.step(_steady_ms())
-    # Followers of many partitions catch up one after the other. All brokers read what each write announces, and the
-    # more there is to read, the longer that takes them.
-    took_s = time.monotonic() - began_s
-    if not worker.rest(min(max(_IN_SYNC_PAUSE_S, 4 * took_s), _LONGEST_IN_SYNC_PAUSE_S)):
-        updater.wait(timeout_s)
-
-
-def _step_peers(member: ClusterMember) -> float:
-    member.probe_peers()
-    return _PROBE_S
-
-
 def _hand_over(member: ClusterMember, groups: BrokerGroups) -> None:
     if len(member.state.brokers) > 1:
         member.begin_stopping()
         groups.give_up()
         member.wait_until_handed_over(_HAND_OVER_S)
-
-
-def _address_of(member: ClusterMember, broker_id: int) -> Address | None:
-    broker = member.state.brokers.get(broker_id)
-    return None if broker is None else Address(broker.host, broker.port)
-
-
-def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
-    rate = settings.replication_throttled_rate
-    return None if rate == -1 else ReplicationThrottle(rate)
-
-
-def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
-    """A log is damaged: this broker leaves its in-sync set where another can lead, and reports it to the cluster."""
-    member.wake()
-    updater.wake()
-
-
-def _report(member: ClusterMember, peers: Peers, broker_id: int) -> None:
-    """Reports a broker whose port refuses to the controller, which probes it in time anyway: errors are only logged."""
-    controller = member.state.controller
-    address = None if controller is None else _address_of(member, controller.broker_id)
-    if address is None:
-        return
-    try:
-        request = ReportBrokerRequest(broker_id=broker_id)
-        peers.call(address, "report_broker", request, Empty, timeout_s=_REPORT_LIMIT_S)
-    except PylogError as error:
-        event(_logger, "report broker", broker=broker_id, address=address, error=error)
-
-
-def _ask_log_ends(
-    member: ClusterMember, peers: Peers, broker_id: int, request: LogEndsRequest
-) -> LogEndsResponse | None:
-    if broker_id == peers.broker_id:  # which may not reach the address it advertises
-        return member.log_ends(request)
-    address = _address_of(member, broker_id)
-    if address is None:
-        return None
-    try:
-        return peers.call(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S)
-    except PylogError as error:
-        event(_logger, "ask for log ends", broker=broker_id, address=address, error=error)
-        return None
-
-
-def _run_all(calls: Mapping[str, Callable[[], object]]) -> None:
-    """Within a time limit: a peer may be silent, and this broker's own logs may take long to load."""
-    for name, error in run_within(_LOG_ENDS_LIMIT_S, calls).items():
-        waited_s = _LOG_ENDS_LIMIT_S if error is None else None
-        event(_logger, "wait for answer", level=logging.WARNING, call=name, waited_s=waited_s, error=error)
 
 
 def _steady_ms() -> int:

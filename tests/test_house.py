@@ -20,7 +20,6 @@ _PURE = "pure, with tests of its own"
 _SERVICE = "a service is a file"
 _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
-    "broker_runtime.cluster_identity": "neither log nor ZooKeeper: it compares the two",
     "broker_runtime.contract.schema.history": _FACADE,
     "broker_runtime.controller.preferred": _PURE,
     "broker_runtime.periodic": "knows nothing of brokers",
