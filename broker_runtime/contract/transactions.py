@@ -103,7 +103,7 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
 
     ``partitions``: all that these wrote to. ``rows`` and ``payload_bytes``: of all attempts that count, also of those
     that found the batch decided. A batch that was decided stays as it was; one whose rows or bytes differ from that is
-    refused, unless ``keeps_first``.
+    refused, unless ``keeps_first``. ``begins_next``: the same producer will begin the next batch.
     """
 
     MOST_BYTES: ClassVar[int] = 5 << 20
@@ -119,16 +119,19 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
     payload_bytes: Count = 0
     keeps_first: bool = False
     group: GroupCommit | None = None
+    begins_next: bool = False
 
 
 class EndTransactionResponse(Message, frozen=True, kw_only=True):
     """``is_replay``: the batch had been decided before, by other attempts, whose rows count and not these.
-    ``decided_rows`` and ``decided_payload_bytes``: of that decision."""
+    ``decided_rows`` and ``decided_payload_bytes``: of that decision. ``next_producer_id``: for the next batch, where
+    the request asks for one: it may begin without another request. -1: it has to be asked for."""
 
     is_commit: bool
     is_replay: bool = False
     decided_rows: Count = 0
     decided_payload_bytes: Count = 0
+    next_producer_id: Int64 = -1
 
 
 class AbortTransactionsRequest(Request, frozen=True, kw_only=True):

@@ -59,6 +59,11 @@ class ProducerIdService:
         assert producer_id is not None
         return InitProducerIdResponse(producer_id=producer_id)
 
+    def ready_producer_id(self) -> int:
+        """As `init_producer_id`, without asking ZooKeeper; -1 if the reserve is used up."""
+        producer_id = self._take()
+        return -1 if producer_id is None else producer_id
+
     def keep_ready(self) -> None:
         """Claims another block if less than `RESERVE` ids are left and ZooKeeper is connected. To be called regularly.
 

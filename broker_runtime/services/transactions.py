@@ -153,11 +153,16 @@ class TransactionService:
                 ) from None
         if decided.record.unfinished:
             self._finishing.add(request.transactional_id)
+        begins_next = request.begins_next and (decided.record.run_id, decided.record.epoch) == (
+            request.run_id,
+            request.epoch,
+        )
         return EndTransactionResponse(
             is_commit=decided.decision.is_commit,
             is_replay=decided.is_replay,
             decided_rows=decided.decision.rows,
             decided_payload_bytes=decided.decision.payload_bytes,
+            next_producer_id=self._producer_ids.ready_producer_id() if begins_next else -1,
         )
 
     def abort_transactions(self, caller: Caller, request: AbortTransactionsRequest) -> Empty:

@@ -42,8 +42,9 @@ _REMEMBERED: Final = 10_000
 _LARGEST_RECORD: Final = 400 << 10
 """Bytes of a record with several unfinished decisions: what else may be written into it still fits into a znode."""
 _FRESH_MS: Final = 500
-"""How old a record may be by which a partition lets a transaction begin. One that should not have begun holds readers
-back until it is ended, and changes no outcome."""
+"""How old a record may be by which a partition lets a transaction begin, or a change is planned. A transaction that
+should not have begun holds readers back until it is ended, and changes no outcome; a change that was planned from an
+old record is refused, as the znode has another version, and planned anew."""
 
 _T = TypeVar("_T")
 _New = TransactionRecord | None
@@ -51,7 +52,10 @@ _logger = logging.getLogger(__name__)
 
 
 class _Known(NamedTuple):
+    """``version``: of the znode; -1 where there is none."""
+
     record: TransactionRecord | None
+    version: int
     read_at_ms: int
 
 
@@ -94,7 +98,8 @@ class TransactionCoordinator:
 
     def require_may_begin(self, name: str, *, epoch: int, batch_id: int, producer_id: int) -> None:
         """Whether a transaction may begin in a partition of this broker. Raises as `machine.may_begin`."""
-        record = self._recent(name)
+        known = self._recent(name)
+        record = None if known is None else known.record
         try:
             if record is not None:
                 machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
@@ -237,15 +242,23 @@ class TransactionCoordinator:
             record = self.read_all([name])[0]
         return record
 
+    def read_decided(self, name: str, *, epoch: int, batch_id: int) -> TransactionRecord | None:
+        """The record, in which the batch of that epoch is decided; None: there is none. It may be as old as the
+        decision, and is read only where that is not known yet."""
+        known = self._recent(name)
+        record = None if known is None else known.record
+        if record is not None and (record.epoch, machine.last_batch(record)) >= (epoch, batch_id):
+            return record
+        return self.read(name, at_least=(epoch, batch_id))
+
     def read_all(self, names: Sequence[str]) -> list[TransactionRecord | None]:
         """As `read`, for many at once."""
         paths = [transaction_path(name) for name in names]
-        found = [
-            None if node is None else from_json(node.data, TransactionRecord, path)
-            for path, node in zip(paths, self._client.find_all(paths), strict=True)
-        ]
-        for name, record in zip(names, found, strict=True):
-            self._learn(name, record)
+        found: list[TransactionRecord | None] = []
+        for name, path, node in zip(names, paths, self._client.find_all(paths), strict=True):
+            record = None if node is None else from_json(node.data, TransactionRecord, path)
+            self._learn(name, record, -1 if node is None else node.version)
+            found.append(record)
         return found
 
     def is_topic_gone(self, topic: str, topic_id: bytes) -> bool:
@@ -268,14 +281,21 @@ class TransactionCoordinator:
         """``plan(record)`` returns the result, and the record that is to be there (None: as it is). ``is_current``:
         whether a result that writes nothing may be given without a barrier (see the module)."""
         path = transaction_path(name)
+        known = self._usable(name)
         written: TransactionRecord | None = None
+        version = -1
         is_synced = False
 
         def planned() -> Planned[_T]:
-            nonlocal written, is_synced
+            nonlocal known, written, version, is_synced
             while True:
-                node = self._client.find(path)
-                present = None if node is None else from_json(node.data, TransactionRecord, path)
+                if known is not None:
+                    present, version = known.record, known.version
+                else:
+                    node = self._client.find(path)
+                    present = None if node is None else from_json(node.data, TransactionRecord, path)
+                    version = -1 if node is None else node.version
+                known = None  # if this does not hold, the next attempt reads
                 try:
                     result, new = plan(present)
                 except PylogError:
@@ -295,24 +315,32 @@ class TransactionCoordinator:
                     f"what is not finished of transactional id {name!r} and this decision make {len(data)} bytes, more "
                     f"than the {_LARGEST_RECORD} that ZooKeeper takes of an id. Try again"
                 )
-            own: Operation = Create(path, data) if node is None else Set(path, data, node.version)
+            own: Operation = Create(path, data) if present is None else Set(path, data, version)
+            version += 1
             return Planned(result, [own, *beside()])
 
         result = change(self._client, planned, what=path, guard=guard)
-        self._learn(name, written)
+        self._learn(name, written, version)
         return result
 
-    def _recent(self, name: str) -> TransactionRecord | None:
+    def _recent(self, name: str) -> _Known | None:
         """The record as it was a moment ago, without a call; None: not known."""
         with self._lock:
             known = self._known.get(name)
-        if known is None or self._steady_ms() - known.read_at_ms > _FRESH_MS:
-            return None
-        return known.record
+        return None if known is None or self._steady_ms() - known.read_at_ms > _FRESH_MS else known
 
-    def _learn(self, name: str, record: TransactionRecord | None) -> None:
+    def _usable(self, name: str) -> _Known | None:
+        """As `_recent`, of a znode whose version tells whether it is still the same: it is not forgotten, to be
+        created again and get the same version once more, by the time of the write."""
+        known = self._recent(name)
+        if known is None or known.record is None:
+            return None
+        is_in_use = self._wall_ms() - known.record.used_at_ms < known.record.keep_ms // 2
+        return known if is_in_use and known.record.keep_ms > 4 * _FRESH_MS else None
+
+    def _learn(self, name: str, record: TransactionRecord | None, version: int) -> None:
         with self._lock:
-            self._known[name] = _Known(record, self._steady_ms())
+            self._known[name] = _Known(record, version, self._steady_ms())
             self._known.move_to_end(name)
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)

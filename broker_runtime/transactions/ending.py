@@ -79,7 +79,7 @@ class TransactionEnding:
     def finish(self, name: str, *, epoch: int, batch_id: int, partitions: Sequence[Partition | None]) -> list[bool]:
         """By partition: whether all is ended, on all in-sync replicas, that is over by the decision about this batch.
         A partition that this broker does not lead is None: false. Raises `ZooKeeperUnavailableError`."""
-        record = self._coordinator.read(name, at_least=(epoch, batch_id))
+        record = self._coordinator.read_decided(name, epoch=epoch, batch_id=batch_id)
         if record is None:
             return [True for _ in partitions]  # forgotten, so it was finished before
         deadline = Deadline(_COMPLETE_S, clock=self._clock)

@@ -205,7 +205,8 @@ class Producer(forking.Forkable):
         """Begins a transaction: what is sent from now on becomes visible when it is committed, all of it or nothing.
 
         The first one of a producer takes the ``transactional_id`` over from the producer that had it before, whose
-        open transaction is aborted. Raises `ProducerFencedError` (fatal: another producer has taken over; close this
+        open transaction is aborted. Soon after another one it asks no broker: where another producer has taken over,
+        sending or committing fails. Raises `ProducerFencedError` (fatal: another producer has taken over; close this
         one), `ClientStateError` if a transaction is open, or without a ``transactional_id`` (nothing has changed),
         `InvalidRequestError` for a ``transaction_timeout_ms`` above the broker's (fatal), `ClosedError`; what asking a
         broker raises, as `RetriableError` (retriable: call again).

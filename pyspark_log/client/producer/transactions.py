@@ -7,9 +7,10 @@
                       └─ a record or its offsets are refused ─▶ ABORTABLE ──abort──▶ READY
     any ── another process takes over, or the transaction is too old ──▶ FATAL: close the producer
 
-Rule: each transaction has a producer id of its own, from the broker that begins it. All its batches carry that id, and
-the first one in each partition carries the transaction's identity as well. The decision names the id and the
-partitions.
+Rule: each transaction has a producer id of its own, from the broker that begins it, or from the one that decided the
+transaction before. Then beginning asks nobody, and a producer that was taken over from finds out when it sends or
+commits, as in Kafka. All batches of a transaction carry its id, and the first one in each partition carries the
+transaction's identity as well. The decision names the id and the partitions.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ from broker_runtime.contract.transactions import (
     TransactionIdentity,
     TransactionPartition,
 )
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 from pyspark_log.client.connection.offsets import check_offset
 from pyspark_log.client.producer.accumulator import TransactionalNumbering
 from pyspark_log.client.producer.partition_queue import PartitionQueue
 from pyspark_log.client.records import GroupMetadata
+
+_NEXT_S: Final = 60.0
+"""How long after a decision the next transaction may begin by its answer: far less than an id is remembered."""
 
 
 class TransactionState(enum.Enum):
@@ -93,6 +98,8 @@ class TransactionManager:
         self._identity: TransactionIdentity | None = None
         self._group: GroupCommit | None = None
         self._ended_batch = -1  # the last one that this run has decided
+        self._next_producer_id = -1  # for the batch after it; -1: to be asked for
+        self._asks_again_at = Deadline(0.0)
         self._error: PylogError | None = None  # why the state is ABORTABLE or FATAL
         self.state = TransactionState.READY
 
@@ -131,6 +138,10 @@ class TransactionManager:
     def begin(self) -> None:
         """See `Producer.begin_transaction`."""
         self.require("begin")
+        if self._next_producer_id >= 0 and not self._asks_again_at.expired:
+            run_id, epoch = self._begun
+            self._open(run_id, epoch, self._ended_batch + 1, self._next_producer_id, attempt=-1)
+            return
         try:
             self._begin(self._next_batch(), attempt=-1)
         except ProducerFencedError as error:
@@ -174,17 +185,17 @@ class TransactionManager:
     def _begin(self, request: BeginTransactionRequest, *, attempt: int) -> bool:
         begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
         self._begun = (request.run_id, begun.epoch)
+        self._open(request.run_id, begun.epoch, begun.batch_id, begun.producer_id, attempt=attempt)
+        return not begun.is_decided
+
+    def _open(self, run_id: str, epoch: int, batch_id: int, producer_id: int, *, attempt: int) -> None:
         self._identity = TransactionIdentity(
-            transactional_id=self._transactional_id,
-            epoch=begun.epoch,
-            batch_id=begun.batch_id,
-            run_id=request.run_id,
-            attempt=attempt,
+            transactional_id=self._transactional_id, epoch=epoch, batch_id=batch_id, run_id=run_id, attempt=attempt
         )
         self._group = None
-        self._numbering.begin_transaction(self._identity, begun.producer_id)
+        self._next_producer_id = -1
+        self._numbering.begin_transaction(self._identity, producer_id)
         self.state = TransactionState.OPEN
-        return not begun.is_decided
 
     def _epoch_of(self, run_id: str) -> int:
         last_run_id, epoch = self._begun
@@ -230,6 +241,7 @@ class TransactionManager:
             producer_ids=((producer_id, producer_id),),
             partitions=_in_order(self._numbering.sent_to),
             group=group,
+            begins_next=True,
         )
         try:
             ended = self._cluster.call(
@@ -249,6 +261,7 @@ class TransactionManager:
             self.fail(error)
             raise
         self._ended()
+        self._next_producer_id, self._asks_again_at = ended.next_producer_id, Deadline(_NEXT_S)
         if ended.is_replay:
             raise InvalidTxnStateError(
                 f"transaction {identity.batch_id} of transactional id {self._transactional_id!r} was committed before "

@@ -141,6 +141,12 @@ class Writer(Client):
             self.world.checker.began(written)
         return written
 
+    def begin_by_decision(self, scope: Scope, epoch: int, producer_id: int) -> Written:
+        """A transaction begins with what the answer to the decision before gave."""
+        written = Written(scope=scope, attempt=-1, epoch=epoch, producer_id=producer_id)
+        self.world.checker.began(written)
+        return written
+
     def write(self, written: Written, rows: Sequence[Row]) -> None:
         """Writes the rows, and waits until they are acknowledged. Raises `NoAnswerError`."""
         written.rows += len(rows)

@@ -65,6 +65,7 @@ class TransferProcess(Writer):
         self._run_id = ""
         self._epoch = -1  # of the run
         self._ended_batch = -1  # the last one that the run has decided
+        self._next_producer_id = -1  # for the batch after it
 
     def start(self, delay_us: int = 0) -> None:
         """It begins, unless it died since."""
@@ -86,7 +87,7 @@ class TransferProcess(Writer):
         transfer, world = self.transfer, self.world
         transfer.runs += 1
         self._run_id = f"{self.name}r{transfer.runs}"
-        self._epoch = self._ended_batch = -1
+        self._epoch = self._ended_batch = self._next_producer_id = -1
         self.refresh()
         try:
             while self._transfer_one():
@@ -107,8 +108,13 @@ class TransferProcess(Writer):
             batch_id=NEXT_BATCH if self._ended_batch < 0 else self._ended_batch + 1,
             timeout_ms=transfer.timeout_ms,
         )
-        written = self.begin(scope, -1, epoch=self._epoch)  # first: only then nobody else moves the offset
-        self._epoch = written.epoch
+        if self._next_producer_id >= 0:
+            world.trace.situation(situations.BEGUN_BY_DECISION)
+            written = self.begin_by_decision(scope, self._epoch, self._next_producer_id)
+            self._next_producer_id = -1
+        else:
+            written = self.begin(scope, -1, epoch=self._epoch)  # first: only then nobody else moves the offset
+            self._epoch = written.epoch
         number = patiently(world.scheduler, self._committed, patience_us=PATIENCE_US)
         if transfer.is_over:
             self._end(written, None)
@@ -153,6 +159,7 @@ class TransferProcess(Writer):
             producer_ids=((written.producer_id, written.producer_id),),
             partitions=written.partitions({world.topic: topic_id}),
             group=group,
+            begins_next=True,
         )
         if group is not None:
             world.checker.to_be_decided([written])
@@ -163,7 +170,7 @@ class TransferProcess(Writer):
 
         answer = patiently(world.scheduler, end, patience_us=PATIENCE_US)
         assert isinstance(answer, EndTransactionResponse)
-        self._ended_batch = written.scope.batch_id
+        self._ended_batch, self._next_producer_id = written.scope.batch_id, answer.next_producer_id
         if group is not None:
             world.checker.committed(written, answer)
             world.trace.situation(situations.OFFSET_WITH_DECISION)

@@ -15,6 +15,7 @@ from broker_runtime.contract.transactions import (
     EndTransactionResponse,
 )
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer import transactions
 from pyspark_log.client.producer.accumulator import TransactionalNumbering
 from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
 
@@ -26,15 +27,22 @@ class Brokers:
         self.begun: list[tuple[int, int]] = []  # batch and epoch that were asked for
         self.batch_id = 4
         self.is_replay = False
+        self.error: Exception | None = None  # of decisions
+        self.next_producer_ids = [-1] * 10  # given with decisions
 
     def call(self, action: str, request: Any, response: type[Any], **_: Any) -> Any:
         if isinstance(request, BeginTransactionRequest):
             self.begun.append((request.batch_id, request.epoch))
             return BeginTransactionResponse(epoch=3, batch_id=self.batch_id, producer_id=len(self.begun))
         assert isinstance(request, EndTransactionRequest)
+        if self.error is not None:
+            raise self.error
         assert request.batch_id == self.batch_id
+        assert request.begins_next
         self.batch_id += 1
-        return EndTransactionResponse(is_commit=request.is_commit, is_replay=self.is_replay)
+        return EndTransactionResponse(
+            is_commit=request.is_commit, is_replay=self.is_replay, next_producer_id=self.next_producer_ids.pop(0)
+        )
 
 
 @pytest.fixture
@@ -43,8 +51,13 @@ def brokers() -> Brokers:
 
 
 @pytest.fixture
-def manager(brokers: Brokers) -> TransactionManager:
-    return TransactionManager(cast(Cluster, brokers), TransactionalNumbering(), transactional_id="x", timeout_ms=60_000)
+def numbering() -> TransactionalNumbering:
+    return TransactionalNumbering()
+
+
+@pytest.fixture
+def manager(brokers: Brokers, numbering: TransactionalNumbering) -> TransactionManager:
+    return TransactionManager(cast(Cluster, brokers), numbering, transactional_id="x", timeout_ms=60_000)
 
 
 def test_broker_is_told_which_transaction_comes_next(manager: TransactionManager, brokers: Brokers) -> None:
@@ -65,3 +78,47 @@ def test_commit_that_another_transaction_took_the_place_of_is_an_error(
         manager.end(is_commit=True)
     assert manager.state is TransactionState.READY
     manager.begin()
+
+
+def test_transaction_begins_with_what_the_decision_before_gave(
+    manager: TransactionManager, brokers: Brokers, numbering: TransactionalNumbering
+) -> None:
+    """No broker is asked, and each transaction has a producer id of its own."""
+    brokers.next_producer_ids = [71, 72, -1, -1]
+    used = []
+    for is_commit in (True, False, True, True):
+        manager.begin()
+        assert manager.state is TransactionState.OPEN
+        used.append(numbering.producer_id)
+        manager.end(is_commit=is_commit)
+    assert used == [1, 71, 72, 2]
+    assert brokers.begun == [(NEXT_BATCH, -1), (7, 3)]
+    assert brokers.batch_id == 8
+
+
+def test_what_a_decision_gave_is_not_used_when_it_is_old(
+    manager: TransactionManager, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transactional id may have been forgotten since."""
+    monkeypatch.setattr(transactions, "_NEXT_S", 0.0)
+    brokers.next_producer_ids = [71, -1]
+    for _ in range(2):
+        manager.begin()
+        manager.end(is_commit=True)
+    assert brokers.begun == [(NEXT_BATCH, -1), (5, 3)]
+
+
+def test_what_a_decision_gave_is_used_once(
+    manager: TransactionManager, brokers: Brokers, numbering: TransactionalNumbering
+) -> None:
+    """A decision whose answer is lost gives nothing for the one after it."""
+    brokers.next_producer_ids = [71]
+    manager.begin()
+    manager.end(is_commit=True)
+    manager.begin()
+    brokers.error = InvalidTxnStateError("it was aborted")
+    with pytest.raises(InvalidTxnStateError):
+        manager.end(is_commit=True)
+    manager.begin()
+    assert numbering.producer_id == 2
+    assert brokers.begun[1:] == [(6, 3)]

@@ -26,6 +26,7 @@ from tests.unit.membership.members import Broker
 _NO_CALLS = {
     "GroupService.committing",
     "ProducerIdService.keep_ready",
+    "ProducerIdService.ready_producer_id",
     "ProducerIdService.require_given_out",
     "TransactionService.forget_if_anew",
     "TransactionService.require_may_begin",
