@@ -34,6 +34,7 @@ _CHECKSUM = struct.Struct("<I")
 NO_TIMESTAMP = -(1 << 63)
 """Below every timestamp: the maximum over no records."""
 _OFFSET, _POSITION, _TIMESTAMP, _END_OFFSET = 0, 1, 0, 2  # fields by number
+_ENTRIES_AT_ONCE = 128
 
 
 class AbortedTransaction(NamedTuple):
@@ -95,15 +96,19 @@ class IndexFile:
             data = self._open_files.files.read(held.descriptor, self.entry_bytes, number * self.entry_bytes)
         return self._decode(data, number)
 
-    def entries(self) -> Iterator[tuple[int, ...]]:
-        """All entries in order. Raises `CorruptRecordError` at the first bad one, `OSError`."""
+    def entries(self, first: int = 0) -> Iterator[tuple[int, ...]]:
+        """The entries from number ``first`` on, in order. Raises `CorruptRecordError` at the first bad one,
+        `OSError`."""
         count = len(self)
-        if not count:
-            return
-        with self._open_files.hold(self.path) as held:
-            data = self._open_files.files.read(held.descriptor, count * self.entry_bytes, 0)
-        for number in range(count):
-            yield self._decode(data[number * self.entry_bytes : (number + 1) * self.entry_bytes], number)
+        for start in range(first, count, _ENTRIES_AT_ONCE):
+            end = min(start + _ENTRIES_AT_ONCE, count)
+            with self._open_files.hold(self.path) as held:
+                data = self._open_files.files.read(
+                    held.descriptor, (end - start) * self.entry_bytes, start * self.entry_bytes
+                )
+            for number in range(start, end):
+                at = (number - start) * self.entry_bytes
+                yield self._decode(data[at : at + self.entry_bytes], number)
 
     def last_at_most(self, field: int, value: int) -> int:
         """The number of the last entry whose ``field`` is ≤ ``value``, or -1. The field must never decrease."""
@@ -259,8 +264,8 @@ class TransactionIndex:
         that ended later began at ``end`` or later. Raises `CorruptRecordError`, `OSError`."""
         found: list[AbortedTransaction] = []
         last_end: int | None = None  # of the frame behind which nothing ends that began before ``end``
-        for number in range(self.file.last_at_most(_END_OFFSET, start) + 1, len(self.file)):
-            producer_id, first_offset, end_offset, last_stable_offset = self.file.entry(number)
+        ended = self.file.last_at_most(_END_OFFSET, start) + 1
+        for producer_id, first_offset, end_offset, last_stable_offset in self.file.entries(ended):
             if last_end is not None and end_offset > last_end:
                 break
             if first_offset < end:
