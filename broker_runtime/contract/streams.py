@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -123,6 +124,10 @@ class FetchRequest(Request, frozen=True, kw_only=True):
         named = sum(len(each.columns) for each in self.partitions if each.columns is not None)
         if named > MOST_COLUMN_IDS:
             raise ValueError(f"partitions name {named} columns in all; at most {MOST_COLUMN_IDS} are allowed")
+        if len({(each.topic, each.partition) for each in self.partitions}) != len(self.partitions):
+            counts = Counter(f"{each.topic}-{each.partition}" for each in self.partitions)
+            name, times = counts.most_common(1)[0]
+            raise ValueError(f"partitions name {name} {times} times; each is fetched once")
 
 
 class FetchedPartition(Message, frozen=True, kw_only=True):

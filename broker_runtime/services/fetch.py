@@ -25,7 +25,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.follower_session import FollowerSession
-from broker_runtime.services.leadership_check import LeadershipCheck
+from broker_runtime.services.leadership_check import Denied, LeadershipCheck
 from broker_runtime.services.partition_read import (
     FetchAnswer,
     PartitionRead,
@@ -110,6 +110,7 @@ class FetchService:
     ) -> list[PartitionRead]:
         """``reported``: of which of them a follower has just reported something."""
         reads: list[PartitionRead] = []
+        denied: list[tuple[PartitionRead, Denied]] = []
         left_bytes = min(request.max_bytes, self._max_bytes)
         is_first = True
         for each in wanted:
@@ -127,17 +128,21 @@ class FetchService:
                     is_committed = request.isolation_level == READ_COMMITTED
                     read_for_consumer(read, room_bytes, is_first=is_first, is_committed=is_committed)
             except PylogError as error:
-                read.error = error if read.partition is None else self._error(caller, read, read.partition, error)
+                if read.partition is None:
+                    read.error = error
+                elif isinstance(error, OffsetOutOfRangeError) and not isinstance(caller, BrokerCaller):
+                    read.error = error
+                    denied.append((read, Denied(read.partition, read.leader_epoch, error)))
+                else:
+                    read.error = read.partition.refusal(error)
             if read.found is not None:
                 left_bytes -= read.found.size_bytes
                 is_first = False
+        if denied and self._leadership is not None:
+            verified = self._leadership.verified([each for _, each in denied])
+            for (read, _), verified_error in zip(denied, verified, strict=True):
+                read.error = verified_error
         return reads
-
-    def _error(self, caller: Caller, read: PartitionRead, partition: Partition, error: PylogError) -> PylogError:
-        """What to answer where reading met ``error``. Waits where it is to be checked who leads."""
-        if isinstance(error, OffsetOutOfRangeError) and not isinstance(caller, BrokerCaller) and self._leadership:
-            return self._leadership.verified(partition, read.leader_epoch, error)
-        return partition.refusal(error)
 
     def _wait(
         self,

@@ -20,7 +20,7 @@ from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
-from broker_runtime.services.leadership_check import LeadershipCheck
+from broker_runtime.services.leadership_check import Denied, LeadershipCheck
 
 _MAX_PIECE_BYTES = 16 << 20
 _MAX_BUDGET_WAIT_S = 20.0
@@ -76,7 +76,9 @@ class ReadService:
             error = OffsetOutOfRangeError(
                 f"{partition}: offsets {start} to {end} asked for, {log_start} to {readable_end} are here"
             )
-            raise error if self._leadership is None else self._leadership.verified(partition, leader_epoch, error)
+            if self._leadership is None:
+                raise error
+            raise self._leadership.verified([Denied(partition, leader_epoch, error)])[0]
         # Sizes are those of whole frames; of projected ones more fit into a piece.
         wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
         piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))

@@ -274,25 +274,47 @@ class Delivery:
                 raise
         return good
 
-    def _recover(self, state: PartitionState, error: PylogError) -> None:
-        """Continues after an error of a partition if that is possible; else raises it."""
-        if isinstance(error, OffsetOutOfRangeError) and self._assignment.can_reset:
-            position = self._assignment.reset_positions([state.at])[state.at]
+    def _reset(self, state: PartitionState) -> None:
+        """Moves the partition, whose next record does not exist, and with it all others of its leader of which that is
+        so: after a long absence these can be many."""
+        with self._fetcher.condition:
+            leader = _leader_of(state)
+            lost = {
+                each.at: each
+                for each in self._fetcher.states.values()
+                if each is state or (_is_lost(each) and _leader_of(each) == leader)
+            }
+        for at, position in self._assignment.reset_positions(list(lost)).items():
             event(
                 _logger,
                 "reset position",
                 level=logging.WARNING,
-                topic=state.at.topic,
-                partition=state.at.partition,
-                old=state.position,
+                topic=at.topic,
+                partition=at.partition,
+                old=lost[at].position,
                 new=position,
-                error=error,
+                error=lost[at].error,
             )
-            self._fetcher.move(state, position)
+            self._fetcher.move(lost[at], position)
+
+    def _recover(self, state: PartitionState, error: PylogError) -> None:
+        """Continues after an error of a partition if that is possible; else raises it."""
+        if isinstance(error, OffsetOutOfRangeError) and self._assignment.can_reset:
+            self._reset(state)
             return
         if isinstance(error, TOPIC_IS_GONE) and self._assignment.continues_without(state):
             return
         raise error
+
+
+def _is_lost(state: PartitionState) -> bool:
+    """Whether its next record does not exist, and everything before it was delivered."""
+    has_records = bool(state.batches or state.completed_fetches)
+    return isinstance(state.error, OffsetOutOfRangeError) and not has_records and not state.is_paused
+
+
+def _leader_of(state: PartitionState) -> int | None:
+    return state.topic.partition(state.at.partition).leader
 
 
 def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -39,9 +39,10 @@ from pyspark_log.client.consumer.partition_state import PartitionState
 from pyspark_log.client.records import ConsumedBatch
 
 
-def make_topic(name: str, *, topic_id: int = 1, partitions: int = 1) -> Topic:
+def make_topic(name: str, *, topic_id: int = 1, partitions: int = 1, leaders: Sequence[int] | None = None) -> Topic:
     infos = tuple(
-        PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(partitions)
+        PartitionInfo(partition=number, leader=leader, leader_epoch=0, replicas=(leader,), isr=(leader,))
+        for number, leader in enumerate(leaders or [1] * partitions)
     )
     return Topic.from_info(TopicInfo(name=name, topic_id=topic_id.to_bytes(16, "big"), partitions=infos))
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import CorruptRecordError, NetworkError, PylogError
+from broker_runtime.contract.errors import CorruptRecordError, NetworkError, OffsetOutOfRangeError, PylogError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.consumer import delivery
 from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
@@ -37,6 +38,32 @@ def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind
     for _ in range(2):
         with pytest.raises(CorruptRecordError):
             take(Deadline(0.0), 500)
+
+
+def test_positions_that_do_not_exist_any_more_are_reset_together() -> None:
+    """After a long absence these can be many: each leader is asked once."""
+    cluster = MemoryCluster(make_topic("t", leaders=(1, 1, 1, 1, 2, 1)))
+    parts = Parts(cluster, auto_offset_reset="earliest")
+    parts.subscribe("t")
+    ats = [TopicPartition("t", number) for number in range(6)]
+    cluster.limits = {at: (10 + at.partition, 20) for at in ats}
+    for at in (ats[0], ats[1], ats[2], ats[4]):
+        parts.fails(at, OffsetOutOfRangeError("gone"))
+    parts.arrives(ats[2], b"left")
+    parts.fails(ats[5], CorruptRecordError("damaged"))
+    asked: list[list[int]] = []
+    list_offsets = cluster._list_offsets
+
+    def counted(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        asked.append([query.at.partition for query in request.queries])
+        return list_offsets(request)
+
+    cluster._list_offsets = counted  # type: ignore[method-assign]
+    assert [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [b"left"]
+    with pytest.raises(CorruptRecordError):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    assert asked == [[0, 1], [2], [4]]
+    assert [parts.state(at).position for at in ats] == [10, 11, 12, 0, 14, 0]
 
 
 def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:

@@ -174,7 +174,8 @@ def _largest(hint: Any, meta: msgspec.Meta | None = None) -> Any:
         return {f"setting.number.{n}": "x" * 100 for n in range(meta.max_length or 0)} if meta else {}
     if origin is tuple and inside[-1] is Ellipsis:
         count = meta.max_length if meta is not None and meta.max_length else 0
-        return tuple([_largest(inside[0])] * (32 if _is_replicas(hint, count) else count))  # no factor is larger
+        entries = [_largest(inside[0])] * (32 if _is_replicas(hint, count) else count)  # no factor is larger
+        return tuple(map(_another, entries, range(len(entries))))
     if origin is tuple:
         return tuple(map(_largest, inside))
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -189,19 +190,45 @@ def _largest(hint: Any, meta: msgspec.Meta | None = None) -> Any:
     return hint()
 
 
+def _another(entry: Any, number: int) -> Any:
+    """Of the same size: a fetch names no partition twice."""
+    if not isinstance(entry, streams.FetchPartition):
+        return entry
+    return msgspec.structs.replace(entry, partition=entry.partition - number)
+
+
 def _is_replicas(hint: Any, count: int) -> bool:
     return typing.get_args(hint)[0] == requests.Int32 and count == requests.MOST_REPLICAS
 
 
 def test_fetch_names_no_more_columns_than_allowed_of_all_partitions_together() -> None:
     """Broker and client keep the request while it waits, and each id takes ten times its size on the wire."""
-    partition = streams.FetchPartition(topic="t", partition=0, topic_id=bytes(16), offset=0, columns=tuple(range(100)))
-    full = streams.FetchRequest(request_id=1, partitions=(partition,) * (MOST_COLUMN_IDS // 100))
+    ids = tuple(range(100))
+    partitions = tuple(
+        streams.FetchPartition(topic="t", partition=number, topic_id=bytes(16), offset=0, columns=ids)
+        for number in range(MOST_COLUMN_IDS // 100)
+    )
+    full = streams.FetchRequest(request_id=1, partitions=partitions)
     data = requests.encode(full)
     assert requests.decode(data, streams.FetchRequest) == full
     more = msgspec.msgpack.decode(data)
     more["partitions"].append(more["partitions"][0])
     with pytest.raises(InvalidRequestError, match="partitions name 50100 columns in all; at most 50000 are allowed"):
+        requests.decode(msgspec.msgpack.encode(more), streams.FetchRequest)
+
+
+def test_fetch_names_each_partition_once() -> None:
+    """Otherwise one small request is as much work as one for all partitions of the broker."""
+    partitions = tuple(
+        streams.FetchPartition(topic=topic, partition=number, topic_id=bytes(16), offset=0)
+        for topic, number in (("a", 0), ("a", 1), ("b", 0))
+    )
+    full = streams.FetchRequest(request_id=1, partitions=partitions)
+    data = requests.encode(full)
+    assert requests.decode(data, streams.FetchRequest) == full
+    more = msgspec.msgpack.decode(data)
+    more["partitions"].append({**more["partitions"][1], "offset": 7})
+    with pytest.raises(InvalidRequestError, match="partitions name a-1 2 times; each is fetched once"):
         requests.decode(msgspec.msgpack.encode(more), streams.FetchRequest)
 
 

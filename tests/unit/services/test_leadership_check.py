@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.contract.streams import FetchPartition, FetchRequest, ReadRequest
+from broker_runtime.services import leadership_check
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
-from broker_runtime.services.leadership_check import LeadershipCheck
+from broker_runtime.services.leadership_check import Denied, LeadershipCheck
 from broker_runtime.services.read import ReadService
 from broker_runtime.zookeeper.memory import MemoryClient, MemoryZooKeeper
 from broker_runtime.zookeeper.session import Set
 from broker_runtime.zookeeper.znodes import CHANGES, PartitionState, partition_path, partition_state_path, to_json
 from tests.callers import CLIENT
 from tests.unit.replication.partitions import TOPIC_ID, Hosted
+from tests.waiting import wait_until
 
 _PATH = partition_state_path("t", 0)
 
@@ -127,16 +132,114 @@ def test_what_is_read_is_not_older_than_the_question(hosted, client, monkeypatch
     assert done == ["write", "read"]
 
 
-def test_zookeeper_that_does_not_answer_is_not_waited_for_by_each_partition(hosted, client, monkeypatch) -> None:
-    """A fetch of hundreds would say nothing for minutes, and its client would give it up."""
-    asked: list[int] = []
+def _denied(hosted: Hosted, number: int = 0) -> Denied:
+    return Denied(hosted.partitions[number], 1, errors.OffsetOutOfRangeError("beyond"))
 
+
+def _count_writes(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None] = lambda: None) -> list[float]:
+    """When each barrier began."""
+    began: list[float] = []
+    transaction = MemoryClient.transaction
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        began.append(time.monotonic())
+        meanwhile()
+        return transaction(*arguments, **more)
+
+    monkeypatch.setattr(MemoryClient, "transaction", counted)
+    return began
+
+
+def test_one_check_is_for_all_partitions_of_a_fetch(client, monkeypatch) -> None:
+    """A consumer that was away for longer than retention has hundreds of such offsets at once."""
+    hosted = Hosted(3)
+    for number, leader in ((1, 2), (2, 1)):
+        client.ensure_path(partition_path("t", number))
+        client.create(partition_state_path("t", number), _led_by(leader, 1))
+    writes = _count_writes(monkeypatch)
+    check = LeadershipCheck(client, 1)
+    found = check.verified([_denied(hosted, number) for number in (0, 1, 2)])
+    assert [each.code for each in found] == ["OFFSET_OUT_OF_RANGE", "NOT_LEADER_OR_FOLLOWER", "OFFSET_OUT_OF_RANGE"]
+    assert len(writes) == 1
+    assert check.verified([]) == []
+    assert len(writes) == 1
+
+
+def test_all_who_ask_during_a_check_share_the_next(hosted, client, monkeypatch) -> None:
+    """However many clients ask, ZooKeeper has one write at a time, and none begins right after the other."""
+    monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 30.0)
+    goes_on = threading.Event()
+    writes = _count_writes(monkeypatch, lambda: goes_on.wait(10) and None)
+    check = LeadershipCheck(client, 1)
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(check.verified, [_denied(hosted)])
+        wait_until(lambda: len(writes) == 1, "the first check is under way", 10)
+        others = [pool.submit(check.verified, [_denied(hosted)]) for _ in range(19)]
+        wait_until(lambda: len(check._changed._waiters) == 19, "the others wait", 10)  # type: ignore[attr-defined]
+        goes_on.set()
+        found = [each.result(10)[0].code for each in (first, *others)]
+    assert found == ["OFFSET_OUT_OF_RANGE"] * 20
+    assert len(writes) == 2
+    assert writes[1] - writes[0] >= leadership_check._PAUSE_S
+
+
+def test_who_asks_during_a_check_gets_no_older_answer(hosted, client, monkeypatch) -> None:
+    """The successor may have been elected after that check had read."""
+    monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 30.0)
+    reading, goes_on = threading.Event(), threading.Event()
+    find_all = MemoryClient.find_all
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        found = find_all(*arguments, **more)
+        reading.set()
+        assert goes_on.wait(10)
+        return found
+
+    monkeypatch.setattr(MemoryClient, "find_all", slow)
+    check = LeadershipCheck(client, 1)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(check.verified, [_denied(hosted)])
+        assert reading.wait(10)
+        client.set(_PATH, _led_by(2, 2), version=0)
+        second = pool.submit(check.verified, [_denied(hosted)])
+        wait_until(lambda: check._changed._waiters, "the second waits", 10)  # type: ignore[attr-defined]
+        goes_on.set()
+        assert first.result(10)[0].code == "OFFSET_OUT_OF_RANGE"
+        assert second.result(10)[0].code == "NOT_LEADER_OR_FOLLOWER"
+
+
+def test_nobody_waits_for_a_zookeeper_that_is_silent(hosted, client, monkeypatch) -> None:
+    """A fetch has other partitions, too; and a client that hears nothing gives its session up."""
+    monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 0.2)
+    goes_on = threading.Event()
+    writes = _count_writes(monkeypatch, lambda: goes_on.wait(30) and None)
+    check = LeadershipCheck(client, 1)
+    try:
+        assert check.verified([_denied(hosted)])[0].code == "OFFSET_NOT_AVAILABLE"
+        monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 3_600.0)
+        assert check.verified([_denied(hosted)])[0].code == "OFFSET_NOT_AVAILABLE"  # at once
+        assert len(writes) == 1
+    finally:
+        goes_on.set()
+    wait_until(lambda: check._running is None, "the silent check has ended", 10)
+    assert check.verified([_denied(hosted)])[0].code == "OFFSET_OUT_OF_RANGE"
+
+
+def test_check_that_fails_leaves_the_next_to_others(hosted, client, monkeypatch) -> None:
     def fail(*arguments: object, **more: object) -> None:
-        asked.append(1)
         raise errors.ZooKeeperUnavailableError("no answer")
 
-    monkeypatch.setattr(MemoryClient, "transaction", fail)
     check = LeadershipCheck(client, 1)
-    found = [check.verified(hosted.only, 1, errors.OffsetOutOfRangeError("beyond")) for _ in range(5)]
-    assert {type(each) for each in found} == {errors.OffsetNotAvailableError}
-    assert len(asked) == 1
+    with monkeypatch.context() as failing:
+        failing.setattr(MemoryClient, "transaction", fail)
+        assert check.verified([_denied(hosted)])[0].code == "OFFSET_NOT_AVAILABLE"
+    assert check.verified([_denied(hosted)])[0].code == "OFFSET_OUT_OF_RANGE"
+
+
+def test_defect_of_a_check_is_not_hidden(hosted, client, monkeypatch) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(MemoryClient, "transaction", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        LeadershipCheck(client, 1).verified([_denied(hosted)])
