@@ -118,13 +118,29 @@ class PylogFlightServer(flight.FlightServerBase):
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._action_budget = ByteBudget(_ACTION_BYTES)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
-        bracketed = f"[{host}]" if ":" in host else host
-        super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
-        self._streams.start(self.port)
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
-        self._memory_watch.start(self.port)
-        self._thread_watch.start(self.port)
-        self._connection_watch.start(self.port)
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            if port:  # a flood may be waiting for this very port
+                self._start_watches(port)
+            super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
+            if not port:
+                self._start_watches(self.port)
+        except BaseException:
+            self._stop_watches()
+            raise
+
+    def _start_watches(self, port: int) -> None:
+        self._streams.start(port)
+        self._memory_watch.start(port)
+        self._thread_watch.start(port)
+        self._connection_watch.start(port)
+
+    def _stop_watches(self) -> None:
+        self._streams.stop()
+        self._memory_watch.stop()
+        self._thread_watch.stop()
+        self._connection_watch.stop()
 
     def _is_full(self) -> bool:
         """Whether a call that begins now is to be refused. Any of them may have to make a check of the watches."""
@@ -150,10 +166,7 @@ class PylogFlightServer(flight.FlightServerBase):
         while ending.is_alive() and not deadline.expired:
             self._streams.cut_all()
             ending.join(0.2)
-        self._streams.stop()
-        self._memory_watch.stop()
-        self._thread_watch.stop()
-        self._connection_watch.stop()
+        self._stop_watches()
         if ending.is_alive():
             event(_logger, "stop server", level=logging.WARNING, calls_left=len(self._streams), waited_s=timeout_s)
         return not ending.is_alive()
