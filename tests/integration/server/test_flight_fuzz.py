@@ -325,7 +325,8 @@ def _fetch(rng: random.Random) -> Call:
             leader_epoch=rng.choice((-1, 2, 3, 4)),
             columns=rng.choice((None, (1,), (0xFFFE, -5))),
         )
-        request = streams.FetchRequest(request_id=number, partitions=(wanted,) * rng.randrange(4), max_wait_ms=10)
+        some = tuple(msgspec.structs.replace(wanted, partition=each) for each in range(rng.randrange(4)))
+        request = streams.FetchRequest(request_id=number, partitions=some, max_wait_ms=10)
         header, body = rng.choice(((b"", b""), _FRAMES))
         messages.append(_flight_data(_maybe(rng, header), _maybe(rng, body), _maybe(rng, encode(request))))
     return "DoExchange", messages
