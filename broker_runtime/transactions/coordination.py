@@ -11,6 +11,7 @@ was read behind a barrier, or where what was read is surely not older than what 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import OrderedDict
@@ -99,15 +100,11 @@ class TransactionCoordinator:
     def require_may_begin(self, name: str, *, epoch: int, batch_id: int, producer_id: int) -> None:
         """Whether a transaction may begin in a partition of this broker. Raises as `machine.may_begin`."""
         known = self._recent(name)
-        record = None if known is None else known.record
-        try:
-            if record is not None:
-                machine.may_begin(record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
+        if known is not None and known.record is not None:
+            # What refuses it may be older than the transaction, or than what was decided of it.
+            with contextlib.suppress(ProducerFencedError, InvalidTxnStateError):
+                machine.may_begin(known.record, name, epoch=epoch, batch_id=batch_id, producer_id=producer_id)
                 return
-        except (ProducerFencedError, InvalidTxnStateError):
-            if record is not None and epoch < record.epoch:
-                raise
-        # What was known is older than the transaction, or than what was decided of it.
         record = self.read(name, at_least=(epoch, -1))
         if record is None:
             raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")
@@ -217,6 +214,7 @@ class TransactionCoordinator:
 
         is_gone = change(self._client, plan, what=path)
         if is_gone:
+            self._learn(name, None, -1)
             event(_logger, "forget transactional id", transactional_id=name)
         return is_gone
 
@@ -289,23 +287,26 @@ class TransactionCoordinator:
         def planned() -> Planned[_T]:
             nonlocal known, written, version, is_synced
             while True:
-                if known is not None:
-                    present, version = known.record, known.version
+                was_known, known = known, None  # what was known serves once: to plan what is written if it still holds
+                if was_known is not None:
+                    present, version = was_known.record, was_known.version
                 else:
                     node = self._client.find(path)
                     present = None if node is None else from_json(node.data, TransactionRecord, path)
                     version = -1 if node is None else node.version
-                known = None  # if this does not hold, the next attempt reads
                 try:
                     result, new = plan(present)
                 except PylogError:
                     if is_synced:
                         raise
                 else:
-                    if is_synced or is_current(present) or (new is not None and new != present):
+                    if is_synced or (new is not None and new != present):
                         break
-                barrier(self._client)
-                is_synced = True
+                    if was_known is None and is_current(present):
+                        break
+                if was_known is None:
+                    barrier(self._client)
+                    is_synced = True
             written = present if new is None else new
             if new is None or new == present:
                 return Planned(result)

@@ -47,8 +47,8 @@ from pyspark_log.client.producer.attempts import (
     AttemptResult,
     BatchScope,
     abort,
-    check_empty,
     decide,
+    decide_empty,
     wait_until_visible,
 )
 from pyspark_log.client.producer.delivery import BatchFuture
@@ -257,14 +257,15 @@ def commit_batch(
 ) -> None:
     """Decides the batch of these messages. ``is_visible_after``: then waits until readers find its rows.
 
-    Nothing is written about a batch without rows; one that is replayed without rows is compared all the same. Raises
-    `CheckpointBehindSinkError`, `ReplayDiffersError`, `ProducerFencedError`; after the decision nothing.
+    A batch without rows is decided as well once the query has written any. Raises `CheckpointBehindSinkError`,
+    `ReplayDiffersError`, `ProducerFencedError`, and the last `RetriableError` if brokers are away for too long; after
+    the decision nothing.
     """
     written = _written(messages)
     results = [each.result for each in written if each.result is not None]
     if not results:
         for scope in [each.scope for each in written][:1]:
-            _compare_empty(options, scope)
+            _decide_empty(options, scope)
         return
     rows, size = sum(each.rows for each in written), sum(each.payload_bytes for each in written)
     cluster = Cluster.from_settings(options.settings())
@@ -295,14 +296,11 @@ def commit_batch(
         )
 
 
-def _compare_empty(options: SinkOptions, scope: BatchScope) -> None:
-    """Whether a batch without rows may follow what was decided. Raises `CheckpointBehindSinkError`,
-    `ReplayDiffersError`, and the last `RetriableError` if brokers are away for too long: what was not compared may
-    differ."""
+def _decide_empty(options: SinkOptions, scope: BatchScope) -> None:
     cluster = Cluster.from_settings(options.settings())
     try:
         _patiently(
-            lambda: check_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
+            lambda: decide_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
         )
     finally:
         cluster.close()

@@ -242,6 +242,27 @@ def test_empty_batches_leave_nothing(source, options, new_topic, admin, checkpoi
     assert {each.transactional_id for each in admin.list_transactions()} == known
 
 
+def test_batch_without_rows_is_decided_too(spark, options, new_topic, send, checkpoint, tmp_path) -> None:
+    """S6: else a copy of the checkpoint writes other rows as this batch, and the query writes them once more in its
+    next one. Replayed without rows it passes."""
+    topic, written = new_topic(), new_topic()
+    given = {**options, "topic": written}
+    stream = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"}).where("value = 'yes'")
+    send(topic, ["yes"])
+    run(stream, given, checkpoint)
+    copy = str(tmp_path / "copy")
+    shutil.copytree(checkpoint, copy)
+    send(topic, ["no"])
+    empty = run(stream, given, checkpoint)
+    forget(checkpoint, "commits", empty)
+    assert run(stream, given, checkpoint) == empty
+    send(topic, ["yes"])
+    assert "REPLAY_DIFFERS" in failure_of(start(stream, given, copy))
+    run(stream, given, checkpoint)
+    wait_for(options, written, 2)
+    assert values(options, written) == [b"yes"] * 2
+
+
 def test_checkpoint_location_of_the_session_is_as_good(source, spark, options, new_topic, tmp_path) -> None:
     """The sink goes by the query's id, however Spark is told where the checkpoint is."""
     topic = new_topic(partitions=2)

@@ -13,17 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_runtime.contract.errors import CheckpointBehindSinkError, ReplayDiffersError
 from broker_runtime.contract.requests import Empty
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
+    BeginTransactionRequest,
+    BeginTransactionResponse,
     EndTransactionRequest,
     EndTransactionResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionPartition,
-    behind_text,
-    differs_text,
 )
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
@@ -138,18 +137,24 @@ def decide(
     return cluster.call("end_transaction", request, EndTransactionResponse, timeout_s=timeout_s)
 
 
-def check_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeout_s: float) -> None:
-    """Compares a batch without rows, of which nothing is written, with what was decided before. Raises
-    `CheckpointBehindSinkError` if that is a later batch, `ReplayDiffersError` if it is this one and had rows (unless
-    ``keeps_first``), and what asking a broker raises."""
+def decide_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeout_s: float) -> None:
+    """The one decision about a batch without rows, of which nothing is in any log; none where the transactional id has
+    never been used. Without it a copy of the query could write other rows as this batch. Raises as `decide`."""
     name = scope.transactional_id
-    request = ListTransactionsRequest(transactional_ids=(name,), is_current=True)
-    found = cluster.call("list_transactions", request, ListTransactionsResponse, timeout_s=timeout_s)
-    for known in found.transactional_ids:
-        if scope.batch_id < known.batch_id:
-            raise CheckpointBehindSinkError(behind_text(name, scope.batch_id, known.batch_id))
-        if scope.batch_id == known.batch_id and known.is_commit and known.rows and not keeps_first:
-            raise ReplayDiffersError(differs_text(name, known.batch_id, (known.rows, known.payload_bytes), (0, 0)))
+    known = ListTransactionsRequest(transactional_ids=(name,), is_current=True)
+    found = cluster.call("list_transactions", known, ListTransactionsResponse, timeout_s=timeout_s)
+    if not found.transactional_ids:
+        return
+    begin = BeginTransactionRequest(
+        transactional_id=name,
+        run_id=scope.run_id,
+        batch_id=scope.batch_id,
+        timeout_ms=scope.timeout_ms,
+        keep_ms=scope.keep_ms,
+    )
+    begun = cluster.call("begin_transaction", begin, BeginTransactionResponse, timeout_s=timeout_s)
+    nothing = AttemptResult(scope=scope, epoch=begun.epoch, producer_id=-1, partitions=())
+    decide(cluster, [nothing], rows=0, payload_bytes=0, keeps_first=keeps_first, timeout_s=timeout_s)
 
 
 def wait_until_visible(cluster: Cluster, transactional_id: str, *, timeout_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""A micro-batch without rows is compared with what was decided before it passes."""
+"""A micro-batch without rows is decided like any other before it passes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def commit_when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[BatchScop
         asked: list[BatchScope] = []
         left = list(errors)
 
-        def check_empty(cluster: object, scope: BatchScope, **_: object) -> None:
+        def decide_empty(cluster: object, scope: BatchScope, **_: object) -> None:
             asked.append(scope)
             if left:
                 raise left.pop(0)
 
-        monkeypatch.setattr(sink, "check_empty", check_empty)
+        monkeypatch.setattr(sink, "decide_empty", decide_empty)
         options = parse_sink_options({"topic": "t", "pylog.bootstrap.servers": "127.0.0.1:1"})
         commit_batch(options, [AttemptWritten(0, SCOPE), None, AttemptWritten(0, SCOPE)])
         return asked
@@ -37,7 +37,7 @@ def commit_when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[BatchScop
     return commit
 
 
-def test_it_is_compared_once(commit_when) -> None:
+def test_it_is_decided_once(commit_when) -> None:
     assert commit_when() == [SCOPE]
 
 

@@ -154,3 +154,24 @@ def test_what_is_to_be_ended_is_known_to_the_broker_that_decided(brokers: Broker
     assert record is not None
     assert record.last is not None
     assert record.last.batch_id == 1
+
+
+def test_answer_that_writes_nothing_is_not_given_by_what_was_known(brokers: Brokers) -> None:
+    """Who was taken over from elsewhere, a moment ago, does not begin."""
+    epoch = begin(brokers.one)
+    decide(brokers.one, 0)
+    assert begin(brokers.other, "later") == epoch + 1
+    with pytest.raises(ProducerFencedError):
+        begin(brokers.one, epoch=epoch)
+
+
+def test_id_that_is_forgotten_and_begun_anew_fences_nobody(brokers: Brokers) -> None:
+    """The broker that forgot it, or saw it before, knows of a higher epoch."""
+    for run_id in ("a", "b", "c"):
+        begin(brokers.one, run_id, keep_ms=5_000)
+    brokers.now_ms += 5_001
+    brokers.other.read("x")
+    assert brokers.one.forget("x", now_ms=brokers.now_ms)
+    assert begin(TransactionCoordinator(brokers.zookeeper.client(), steady_ms=lambda: 0, wall_ms=lambda: 0), "new") == 0
+    for coordinator in (brokers.one, brokers.other):
+        coordinator.require_may_begin("x", epoch=0, batch_id=0, producer_id=7)
