@@ -72,6 +72,12 @@ class History:
         with self._lock:
             return sum(len(records) for records in self.consumed.values())
 
+    def unread(self) -> dict[Partition, list[int]]:
+        """The offsets of acknowledged records that no consumer got so far."""
+        with self._lock:
+            missing = {at: sorted(records.keys() - self.consumed[at]) for at, records in self.acknowledged.items()}
+        return {at: offsets for at, offsets in missing.items() if offsets}
+
 
 def check(history: History, final: Mapping[Partition, Mapping[int, bytes]]) -> list[str]:
     """What is wrong, a line each. ``final``: every record of the log at the end, by offset.

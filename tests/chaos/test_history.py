@@ -44,6 +44,17 @@ def test_anomaly_is_found(final: dict[int, bytes], anomaly: str) -> None:
     assert any(line.startswith(anomaly) for line in found), found
 
 
+def test_acknowledged_records_that_no_consumer_got_are_known() -> None:
+    history = _acknowledged(_log(0, 1))
+    assert history.unread() == {}
+    history.acknowledge(_AT, 2, value_of("p0", 0, 2))
+    history.acknowledge(("t", 1), 0, value_of("p0", 1, 0))
+    history.acknowledge(("t", 2), -1, value_of("p0", 2, 0))
+    assert history.unread() == {_AT: [2], ("t", 1): [0]}
+    history.consume(_AT, [2], [value_of("p0", 0, 2)])
+    assert history.unread() == {("t", 1): [0]}
+
+
 def test_two_contents_at_one_offset_are_found_by_acknowledgements_and_by_readers() -> None:
     """An offset has one content, for everybody and at all times."""
     history = _acknowledged(_log(0))

@@ -14,6 +14,7 @@ from tests.chaos.silence import Silence
 
 _PAUSE_S = 0.2
 _END_LIMIT_S = 300.0
+_READ_LIMIT_S = 60.0
 
 
 class Workload:
@@ -61,8 +62,17 @@ class Workload:
         self._join(self._producers)
 
     def stop(self) -> None:
-        """Stops the consumers too."""
+        """Stops the consumers too, once they have everything that was acknowledged. That they never get it is a
+        finding."""
         self.stop_producing()
+        deadline = time.monotonic() + _READ_LIMIT_S
+        while self.history.unread() and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+        self.history.anomalies += [
+            f"unread: {at}: consumers did not get {len(offsets)} acknowledged records within {_READ_LIMIT_S:.0f} s, "
+            f"the first: offset {offsets[0]}"
+            for at, offsets in self.history.unread().items()
+        ]
         self._ended.set()
         self._join(self._consumers)
 
