@@ -137,14 +137,16 @@ def decide(
     return cluster.call("end_transaction", request, EndTransactionResponse, timeout_s=timeout_s)
 
 
-def decide_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeout_s: float) -> None:
-    """The one decision about a batch without rows, of which nothing is in any log; none where the transactional id has
+def decide_empty(
+    cluster: Cluster, scope: BatchScope, *, keeps_first: bool, timeout_s: float
+) -> EndTransactionResponse | None:
+    """The one decision about a batch without rows, of which nothing is in any log; None where the transactional id has
     never been used. Without it a copy of the query could write other rows as this batch. Raises as `decide`."""
     name = scope.transactional_id
     known = ListTransactionsRequest(transactional_ids=(name,), is_current=True)
     found = cluster.call("list_transactions", known, ListTransactionsResponse, timeout_s=timeout_s)
     if not found.transactional_ids:
-        return
+        return None
     begin = BeginTransactionRequest(
         transactional_id=name,
         run_id=scope.run_id,
@@ -154,7 +156,7 @@ def decide_empty(cluster: Cluster, scope: BatchScope, *, keeps_first: bool, time
     )
     begun = cluster.call("begin_transaction", begin, BeginTransactionResponse, timeout_s=timeout_s)
     nothing = AttemptResult(scope=scope, epoch=begun.epoch, producer_id=-1, partitions=())
-    decide(cluster, [nothing], rows=0, payload_bytes=0, keeps_first=keeps_first, timeout_s=timeout_s)
+    return decide(cluster, [nothing], rows=0, payload_bytes=0, keeps_first=keeps_first, timeout_s=timeout_s)
 
 
 def wait_until_visible(cluster: Cluster, transactional_id: str, *, timeout_s: float) -> bool:

@@ -252,6 +252,9 @@ class Executor(Writer):
         scheduler = self.world.scheduler
 
         def work() -> None:
+            if not rows:
+                on_written(Written(scope=scope, attempt=attempt, epoch=-1, producer_id=-1))
+                return
             try:
                 written = self.begin(scope, attempt)
                 self.write(written, rows)

@@ -30,6 +30,7 @@ class Plan(PartitionsPlan):
     executors: int
     tasks: int
     random_queries: frozenset[int]
+    filtered_queries: frozenset[int]
     transfers: int
     timeout_ms: int
     writer_fault_interval_us: tuple[int, int]
@@ -71,4 +72,5 @@ def plan_of(seed: int) -> Plan:
         random_queries=frozenset({0}) if rng.random() < 0.25 else frozenset(),
         transfers=rng.choice([0, 1, 1]),
         timeout_ms=rng.choice([4_000, 10_000, 20_000]),
+        filtered_queries=frozenset(number for number in range(queries) if rng.random() < 0.4),
     )

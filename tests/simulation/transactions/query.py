@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
     EndTransactionRequest,
     EndTransactionResponse,
 )
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer.attempts import BatchScope, decide_empty
 from tests.simulation.simulator.scheduler import MS, SECOND
 from tests.simulation.simulator.stacks import OWN_THREAD, Stack
 from tests.simulation.transactions import situations
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _LOOK_US = 300 * MS
 _MOST_FAILURES = 4
 _DECIDE_US = 15 * SECOND
+_KEPT_IN_TURN = 4  # rows that a filtered query writes, and then as many that it does not
+_KEEP_MS = 30 * 86_400_000
 
 
 class QueryFailedError(Exception):
@@ -57,15 +62,25 @@ class Query:
     """A query with everything that works for it."""
 
     def __init__(
-        self, world: World, name: str, *, tasks: int, partitions: int, timeout_ms: int, is_random: bool
+        self,
+        world: World,
+        name: str,
+        *,
+        tasks: int,
+        partitions: int,
+        timeout_ms: int,
+        is_random: bool,
+        is_filtered: bool,
     ) -> None:
-        """``is_random``: what a row holds differs each time it is made."""
+        """``is_random``: what a row holds differs each time it is made. ``is_filtered``: it writes some rows only, and
+        whole batches have none."""
         self.world = world
         self.name = name
         self.tasks = tasks
         self.partitions = partitions
         self.timeout_ms = timeout_ms
         self.is_random = is_random
+        self.is_filtered = is_filtered
         self.available = 0  # rows of the input
         self.is_over = False  # there will be no more
         self.runs = 0
@@ -96,6 +111,10 @@ class Query:
     def row_name(self, number: int) -> str:
         """What the row is called wherever it is written."""
         return f"{self.name}/{number}"
+
+    def is_kept(self, number: int) -> bool:
+        """Whether the row is written."""
+        return not self.is_filtered or number // _KEPT_IN_TURN % 2 == 0
 
     def make_row(self, number: int) -> Row:
         """A row of the query's output."""
@@ -236,7 +255,7 @@ class Driver(Writer):
         def on_failed(code: str) -> None:
             tell(lambda: self._attempt_failed(task, attempt, code))
 
-        rows = [query.make_row(number) for number in task.rows]
+        rows = [query.make_row(number) for number in task.rows if query.is_kept(number)]
         world.network.send(
             self.name,
             executor.name,
@@ -277,6 +296,9 @@ class Driver(Writer):
 
     def _decide(self, scope: Scope, written: list[Written], *, keeps_first: bool) -> None:
         world = self.world
+        if all(each.epoch < 0 for each in written):
+            self._decide_empty(scope, keeps_first=keeps_first)
+            return
         ids = sorted(each.producer_id for each in written if each.producer_id >= 0)
         topic_ids = {world.topic: world.states.topics[world.topic].topic_id}
         partitions = sorted({key for each in written for key in each.partitions(topic_ids)}, key=str)
@@ -293,19 +315,44 @@ class Driver(Writer):
             keeps_first=keeps_first,
         )
         world.checker.to_be_decided(written)
+        answer = self._decided(lambda: self._end_transaction(request))
+        assert isinstance(answer, EndTransactionResponse)
+        self._answered(scope, answer, (request.rows, request.payload_bytes), keeps_first=keeps_first)
+
+    def _decide_empty(self, scope: Scope, *, keeps_first: bool) -> None:
+        """A batch without rows: what the sink does then is the product's own code."""
+        brokers = cast(Cluster, SimpleNamespace(call=lambda action, request, *_, **__: self.act(action, request)))
+        batch = BatchScope(
+            transactional_id=scope.transactional_id,
+            run_id=scope.run_id,
+            batch_id=scope.batch_id,
+            timeout_ms=scope.timeout_ms,
+            keep_ms=_KEEP_MS,
+        )
+        answer = self._decided(lambda: decide_empty(brokers, batch, keeps_first=keeps_first, timeout_s=1))
+        if answer is not None:
+            assert isinstance(answer, EndTransactionResponse)
+            self.world.trace.situation(situations.EMPTY_BATCH)
+            self._answered(scope, answer, (0, 0), keeps_first=keeps_first)
+
+    def _decided(self, ask: Callable[[], object]) -> object:
+        world = self.world
         try:
-            answer = patiently(world.scheduler, lambda: self._end_transaction(request), patience_us=_DECIDE_US)
+            return patiently(world.scheduler, ask, patience_us=_DECIDE_US)
         except NoAnswerError as error:
             if error.code == "PRODUCER_FENCED":
                 world.trace.situation(situations.FENCED_DECISION)
             if error.code == "REPLAY_DIFFERS":
                 world.trace.situation(situations.REPLAY_DIFFERS)
             raise QueryFailedError(error.code) from None
-        assert isinstance(answer, EndTransactionResponse)
-        is_same = (answer.decided_rows, answer.decided_payload_bytes) == (request.rows, request.payload_bytes)
+
+    def _answered(
+        self, scope: Scope, answer: EndTransactionResponse, contents: tuple[int, int], *, keeps_first: bool
+    ) -> None:
+        is_same = (answer.decided_rows, answer.decided_payload_bytes) == contents
         if answer.is_replay:
-            world.trace.situation(situations.REPLAY_SAME if is_same else situations.FIRST_KEPT)
-        world.checker.answered(scope, answer, keeps_first=keeps_first, is_same=is_same)
+            self.world.trace.situation(situations.REPLAY_SAME if is_same else situations.FIRST_KEPT)
+        self.world.checker.answered(scope, answer, keeps_first=keeps_first, is_same=is_same)
 
     def _end_transaction(self, request: EndTransactionRequest) -> object:
         before = self.world.decisions.last_batch(request.transactional_id)

@@ -43,6 +43,7 @@ class Run(PartitionsRun):
                 partitions=count,
                 timeout_ms=plan.timeout_ms,
                 is_random=number in plan.random_queries,
+                is_filtered=number in plan.filtered_queries,
             )
             world.queries.append(query)
             query.add_driver(Checkpoint())
@@ -77,7 +78,9 @@ class Run(PartitionsRun):
     def check_end(self) -> None:
         super().check_end()
         world = self.world
-        wanted = [each.row_name(number) for each in world.queries for number in range(each.available)]
+        wanted = [
+            each.row_name(number) for each in world.queries for number in range(each.available) if each.is_kept(number)
+        ]
         wanted += [each.row_name(number) for each in world.transfers for number in range(each.records)]
         for reader in self.consumers:
             rows = world.checker.read.get(reader.name, {})

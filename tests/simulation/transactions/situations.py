@@ -22,9 +22,10 @@ LEADER_CHANGED: Final = "a leader changed while a transaction was open"
 UNFINISHED_LEFT: Final = "a broker died while partitions did not all know a decision"
 ABORTED_LATE: Final = "a transaction was aborted for its age, or by an administrator"
 OFFSET_WITH_DECISION: Final = "an offset was committed with a decision"
+EMPTY_BATCH: Final = "a batch without rows was decided"
 BEGUN_BY_DECISION: Final = "a transaction began by the answer to the decision before"
 SITUATIONS: Final = (
     DECIDED, REPLAY_SAME, REPLAY_DIFFERS, FIRST_KEPT, BEHIND, FENCED_ATTEMPT, FENCED_AT_PARTITION, FENCED_DECISION,
     FENCED_PROCESS, OUTCOME_UNKNOWN, TWO_ATTEMPTS, ABORTED_READ, READER_HELD_BACK, END_CUT, LEADER_CHANGED,
-    UNFINISHED_LEFT, ABORTED_LATE, OFFSET_WITH_DECISION, BEGUN_BY_DECISION,
+    UNFINISHED_LEFT, ABORTED_LATE, OFFSET_WITH_DECISION, BEGUN_BY_DECISION, EMPTY_BATCH,
 )  # fmt: skip

@@ -28,6 +28,7 @@ from broker_runtime.zookeeper.guarded import write
 from broker_runtime.zookeeper.session import ANY_VERSION, Operation, Set
 from broker_runtime.zookeeper.znodes import TransactionRecord
 from tests.simulation.simulator.variants import Patches, Variants
+from tests.simulation.transactions import query
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
@@ -76,6 +77,12 @@ def decides_in_any_epoch() -> Patches:
         return real(record, name, **fields)
 
     yield mock.patch.object(machine, "decide", decide)
+
+
+@variant(faults=("checkpoint copied", "driver killed"))
+def leaves_batches_without_rows_undecided() -> Patches:
+    """Nothing is known of a batch that had no rows: another run writes some as the same one."""
+    yield mock.patch.object(query, "decide_empty", return_value=None)
 
 
 @variant(faults=("driver killed after a decision",))
