@@ -39,6 +39,7 @@ _logger = logging.getLogger(__name__)
 
 _STEP_S: Final = 5.0
 _PROBE_S: Final = 0.5
+_STARTING_PROBE_S: Final = 0.05
 _GENERATIONS_S: Final = 5.0
 _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
@@ -167,8 +168,7 @@ class BrokerReplication:
 
     def step_peers(self) -> float:
         """Looks whether other brokers' ports refuse; returns when to look again, in seconds."""
-        self.member.probe_peers()
-        return _PROBE_S
+        return _STARTING_PROBE_S if self.member.probe_peers() else _PROBE_S
 
     def step_generations(self, worker: Worker) -> None:
         """Reports how new the disks' copies are, now and then."""

@@ -214,9 +214,10 @@ class ClusterMember:
         if broker_id in self._suspicions.dead:
             self._report(broker_id)
 
-    def probe_peers(self) -> None:
+    def probe_peers(self) -> bool:
         """Probes other brokers' ports: all of them on the controller, elsewhere the controller's and the suspects'.
-        Call it every half second. Blocks for as many connection attempts."""
+        Returns whether one of them may be just starting. Call it every half second, and sooner after that: its
+        partitions go to others meanwhile. Blocks for as many connection attempts."""
         if self.controller.is_active:
             changed = self._suspicions.look_at_all()
         else:
@@ -226,6 +227,7 @@ class ClusterMember:
             changed = any(looks)
         if changed:
             self._board.add(has_changes=True)
+        return bool(self._suspicions.doubtful)
 
     def log_ends(self, request: LogEndsRequest) -> LogEndsResponse:
         """How far the logs here go, for the controller. On any thread. Blocks as `Hosting.log_ends`."""

@@ -22,6 +22,7 @@ class SharedCluster:
 
     def __init__(self) -> None:
         self._running: LocalCluster | None = None
+        self._settled: dict[int, int] = {}  # the brokers' epochs then
 
     @contextmanager
     def lend(self) -> Iterator[LocalCluster]:
@@ -31,6 +32,7 @@ class SharedCluster:
         if self._running is None:
             self._running = LocalCluster(brokers=3)
             self._running.open()
+        self._settle()
         yield self._running
         with suppress(PylogError), Admin(self._running.bootstrap_servers) as admin:
             for name in admin.list_topics():
@@ -41,6 +43,22 @@ class SharedCluster:
         running, self._running = self._running, None
         if running is not None:
             running.close()
+
+    def _settle(self) -> None:
+        """Returns when no broker counts as just starting any more. Until then its partitions begin with another leader,
+        and change it half a second later, under a test that has chosen whom to kill."""
+        assert self._running is not None
+        with Admin(self._running.bootstrap_servers) as admin:
+            epochs = {broker_id: each.epoch for broker_id, each in admin.describe_cluster().brokers.items()}
+            if epochs == self._settled:
+                return
+            admin.create_topic("settling", partitions=3, replication_factor=3)
+            wait_until(
+                lambda: all(each.leader == each.replicas[0] for each in admin.describe_topic("settling").partitions),
+                "each broker leads what it is to lead",
+            )
+            admin.delete_topic("settling")
+            self._settled = epochs
 
     def _is_whole(self) -> bool:
         assert self._running is not None

@@ -107,11 +107,11 @@ def test_suspect_that_joins_an_in_sync_set_again_is_alive(brokers, clock, refusi
 def test_broker_whose_port_never_answered_counts_as_starting_for_a_while(brokers, clock, refusing):
     brokers[1].create("t", replication_factor=3)
     refusing.add("h2")
-    brokers[1].member.probe_peers()
+    assert brokers[1].member.probe_peers(), "it is to be probed again soon"
     brokers[1].member.step(0)
     assert brokers[1].state("t") == (1, 0, (1, 2, 3))
     clock[0] += STARTING_MS
-    brokers[1].member.probe_peers()
+    assert not brokers[1].member.probe_peers()
     brokers[1].member.step(0)
     assert brokers[1].state("t") == (1, 0, (1, 3))
 
