@@ -150,6 +150,10 @@ class Invariants:
                     self._marks[partition] = mark
                     self._look_at_high_watermark(node, partition, mark[0])
 
+    def is_newest_leader(self, key: Key, leader_epoch: int) -> bool:
+        """Whether nobody has led the partition in a later epoch."""
+        return all(epoch <= leader_epoch for of, epoch in self._leaders if of == key)
+
     def _look_at_leader(self, node: Node, partition: Partition) -> None:
         key = (partition.topic_id, partition.partition)
         who = (node.broker_id, node.lives)

@@ -18,6 +18,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import LOG_START_NAME
 from broker_runtime.log.partition_files import RESTART_NAME
 from tests.simulation.partitions.broker.disk import LOG_SUFFIX, SimFiles
+from tests.simulation.partitions.history import body_of
 
 DIRECTORY_NAME = re.compile(r"([a-zA-Z0-9_-]+)-(\d+)\Z")
 
@@ -164,5 +165,5 @@ class DiskView:
             except PylogError:
                 continue
             control = parse_control(piece) if header.is_control else None
-            return StoredFrame(header, topic_id, crc32c(piece), crc32c(piece[40:]), path, position + size, control)
+            return StoredFrame(header, topic_id, crc32c(piece), body_of(piece), path, position + size, control)
         return None

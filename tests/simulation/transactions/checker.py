@@ -153,23 +153,29 @@ class Checker:
             return
         at = TopicPartition(self._invariants.of(key, TopicPartition("", 0)).at.topic, key[1])
         self._ends.setdefault((node.broker_id, at), set()).add(frame.base_offset)
+        # A former leader may read of decisions that its successor has finished: its end is never committed.
+        if self._invariants.is_newest_leader(key, frame.header.leader_epoch):
+            self._check_end(at, f"broker {node.broker_id}", control)
+
+    def _check_end(self, at: TopicPartition, who: str, control: TransactionEnd) -> None:
         for each in control.ended:
             is_decided = self.decisions.is_committed(each.producer_id)
             if each.is_committed and not is_decided:
                 raise ViolationError(
-                    9, f"{at}: broker {node.broker_id} ends transaction {each.producer_id} as committed, and nothing "
-                    "was decided",
+                    9, f"{at}: {who} ends transaction {each.producer_id} as committed, and nothing was decided",
                 )  # fmt: skip
             if not each.is_committed:
                 if is_decided:
                     raise ViolationError(
-                        9, f"{at}: broker {node.broker_id} ends transaction {each.producer_id} as aborted, and it was "
-                        "committed",
+                        9, f"{at}: {who} ends transaction {each.producer_id} as aborted, and it was committed",
                     )  # fmt: skip
                 self._aborted.setdefault(each.producer_id, str(at))
 
     def _frame_committed(self, key: Key, frame: StoredFrame) -> None:
-        self.of(key).add(frame)
+        known = self.of(key)
+        if isinstance(frame.control, TransactionEnd):
+            self._check_end(known.at, "the log", frame.control)
+        known.add(frame)
 
     def was_cut(self, node: Node, at: TopicPartition, end: int) -> None:
         """A broker's log ends there now."""
