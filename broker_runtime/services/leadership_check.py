@@ -6,7 +6,8 @@ comes from there would be told that its offset does not exist, and would begin a
 
 Rule: only such answers are checked, as a check costs a write to ZooKeeper. One check serves all who asked before it
 began, whatever their partitions; there is one at a time, and a pause between two. Nobody waits longer than
-`ANSWER_LIMIT_S`, and while a check takes longer than that, nobody waits at all: a fetch has other partitions, too.
+`ANSWER_LIMIT_S` (unless the system has no thread for the check, which the caller then makes itself); and while a check
+takes longer than that, nobody waits at all: a fetch has other partitions, too.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class KazooZooKeeper:
             client = _Kazoo(
                 hosts=servers,
                 timeout=session_timeout_ms / 1_000,
-                handler=SequentialThreadingHandler(),
+                handler=_Handler(session_timeout_ms / 1_000 / _ATTEMPTS_PER_SESSION),
                 connection_retry=KazooRetry(
                     max_tries=-1, delay=_RECONNECT_DELAYS_S[0], max_delay=_RECONNECT_DELAYS_S[1]
                 ),
@@ -277,6 +277,18 @@ class KazooZooKeeper:
             return result.get(timeout=deadline.remaining_s())
         except (kz.KazooException, KazooTimeoutError) as error:
             raise _translated(error, path) from None
+
+
+class _Handler(SequentialThreadingHandler):
+    """Kazoo's own, but for one server that does not answer: kazoo would try it for the session's whole time, and no
+    other meanwhile."""
+
+    def __init__(self, connect_limit_s: float) -> None:
+        super().__init__()
+        self._connect_limit_s = connect_limit_s
+
+    def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **options)
 
 
 def _limit_attempts(client: _Kazoo, limit_s: float) -> None:

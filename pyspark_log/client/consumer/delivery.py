@@ -41,6 +41,7 @@ from pyspark_log.client.consumer.partition_state import CompletedFetch, Partitio
 from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 
 _CHECK_INTERVAL_S = 1.0  # a waiting caller looks this often whether its assignment has changed
+_TOGETHER_S = 5.0  # for the positions of several partitions; then for one alone, as long as for any request
 
 _logger = logging.getLogger(__name__)
 
@@ -276,7 +277,7 @@ class Delivery:
 
     def _reset(self, state: PartitionState) -> None:
         """Moves the partition, whose next record does not exist, and with it all others of its leader of which that is
-        so: after a long absence these can be many."""
+        so: after a long absence these can be many. If one of them cannot be answered for, it alone is moved."""
         with self._fetcher.condition:
             leader = _leader_of(state)
             lost = {
@@ -284,7 +285,13 @@ class Delivery:
                 for each in self._fetcher.states.values()
                 if each is state or (_is_lost(each) and _leader_of(each) == leader)
             }
-        for at, position in self._assignment.reset_positions(list(lost)).items():
+        try:
+            positions = self._assignment.reset_positions(list(lost), timeout_s=_TOGETHER_S if len(lost) > 1 else None)
+        except PylogError:
+            if len(lost) == 1:
+                raise
+            positions = self._assignment.reset_positions([state.at])
+        for at, position in positions.items():
             event(
                 _logger,
                 "reset position",

@@ -128,7 +128,8 @@ def test_refused_partition_of_a_fetch_holds_up_no_other(shared: Server, changes:
     with shared.connect() as client, ProduceStream(client) as produce, FetchSession(client) as fetch:
         at = produce.produce([untyped_frame([b"a", b"b"])], partition=1).base_offset
         wrong = FetchPartition(**{"topic": "untyped", "partition": 0, "topic_id": UNTYPED_ID, "offset": 0, **changes})
-        response, cells = fetch.fetch(wrong, partition(at, 1), max_wait_ms=60_000, min_bytes=1 << 30)
+        empty = FetchPartition(topic="typed", partition=0, topic_id=TOPICS["typed"][0].bytes, offset=0)
+        response, cells = fetch.fetch(wrong, partition(at, 1), empty, max_wait_ms=60_000, min_bytes=1 << 30)
         codes = [answer.error.code if answer.error else "" for answer in response.partitions]
         assert sorted(codes) == ["", code]
         assert values(cells) == [b"a", b"b"]

@@ -66,6 +66,29 @@ def test_positions_that_do_not_exist_any_more_are_reset_together() -> None:
     assert [parts.state(at).position for at in ats] == [10, 11, 12, 0, 14, 0]
 
 
+def test_position_that_nobody_answers_for_holds_up_no_other() -> None:
+    """As where its topic was deleted just now."""
+    cluster = MemoryCluster(make_topic("t", partitions=3))
+    parts = Parts(cluster, auto_offset_reset="earliest")
+    parts.subscribe("t")
+    ats = [TopicPartition("t", number) for number in range(3)]
+    cluster.limits = dict.fromkeys(ats, (10, 20))
+    for at in ats:
+        parts.fails(at, OffsetOutOfRangeError("gone"))
+    list_offsets = cluster._list_offsets
+
+    def refusing(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        if any(query.at.partition == 1 for query in request.queries):
+            raise CorruptRecordError("no answer for t-1")
+        return list_offsets(request)
+
+    cluster._list_offsets = refusing  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match="no answer for t-1"):
+            parts.delivery.poll_records(Deadline(0.0), 500)
+    assert [parts.state(at).position for at in ats] == [10, 0, 10]
+
+
 def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
     """A defect in one of the consumer's threads is not silent."""
     parts.fetcher.thread_ended(ZeroDivisionError("a defect"), 1)

@@ -132,6 +132,18 @@ def test_transaction_index_has_room_for_the_aborted_ranges(files):
     assert list(TransactionIndex(OpenFiles(files), ROOT, 0).file.entries()) == aborted
 
 
+@pytest.mark.parametrize("first", [0, 1, 127, 128, 129, 299, 300])
+def test_entries_are_read_from_any_number_on(files, first):
+    """However many there are: they are read in windows."""
+    index = TransactionIndex(OpenFiles(files), ROOT, 0)
+    entries = [(number, 10 * number, 10 * number + 5, 10 * number + 6) for number in range(300)]
+    index.file.append(entries)
+    assert list(index.file.entries(first)) == entries[first:]
+    found, is_all = index.aborted(10 * first, 10 * first + 2_000)
+    assert [each.producer_id for each in found] == list(range(first, min(first + 200, 300)))
+    assert is_all is (first < 100)
+
+
 def test_index_builder_makes_entries_from_the_frames_alone():
     """Entries are sparse by bytes; their timestamps rise strictly, and the last is the segment's maximum."""
 
