@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos import workload
 from tests.chaos.history import History, check, value_of
 
 _AT = ("t", 0)
@@ -53,6 +54,15 @@ def test_acknowledged_records_that_no_consumer_got_are_known() -> None:
     assert history.unread() == {_AT: [2], ("t", 1): [0]}
     history.consume(_AT, [2], [value_of("p0", 0, 2)])
     assert history.unread() == {("t", 1): [0]}
+
+
+def test_consumers_that_stand_still_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "_READ_LIMIT_S", 0.0)
+    still = workload.Workload("127.0.0.1:1", "t", 1, producers=0, consumers=0, rate=1)
+    still.history.acknowledge(_AT, 7, value_of("p0", 0, 0))
+    still.stop()
+    assert len(still.history.anomalies) == 1
+    assert still.history.anomalies[0].startswith("unread: ('t', 0): consumers did not get 1 acknowledged records")
 
 
 def test_two_contents_at_one_offset_are_found_by_acknowledgements_and_by_readers() -> None:

@@ -183,6 +183,26 @@ def test_all_who_ask_during_a_check_share_the_next(hosted, client, monkeypatch) 
     assert writes[1] - writes[0] >= leadership_check._PAUSE_S
 
 
+def test_shared_check_is_about_all_that_was_asked(client, monkeypatch) -> None:
+    monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 30.0)
+    hosted = Hosted(3)
+    for number, leader in ((1, 1), (2, 2)):
+        client.ensure_path(partition_path("t", number))
+        client.create(partition_state_path("t", number), _led_by(leader, 1))
+    goes_on = threading.Event()
+    writes = _count_writes(monkeypatch, lambda: goes_on.wait(10) and None)
+    check = LeadershipCheck(client, 1)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(check.verified, [_denied(hosted)])
+        wait_until(lambda: len(writes) == 1, "the first check is under way", 10)
+        others = [pool.submit(check.verified, [_denied(hosted, number)]) for number in (1, 2)]
+        wait_until(lambda: len(check._changed._waiters) == 2, "the others wait", 10)  # type: ignore[attr-defined]
+        goes_on.set()
+        found = [each.result(10)[0].code for each in (first, *others)]
+    assert found == ["OFFSET_OUT_OF_RANGE", "OFFSET_OUT_OF_RANGE", "NOT_LEADER_OR_FOLLOWER"]
+    assert len(writes) == 2
+
+
 def test_who_asks_during_a_check_gets_no_older_answer(hosted, client, monkeypatch) -> None:
     """The successor may have been elected after that check had read."""
     monkeypatch.setattr(leadership_check, "ANSWER_LIMIT_S", 30.0)

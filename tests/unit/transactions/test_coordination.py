@@ -165,6 +165,21 @@ def test_answer_that_writes_nothing_is_not_given_by_what_was_known(brokers: Brok
         begin(brokers.one, epoch=epoch)
 
 
+def test_partition_lets_a_transaction_begin_by_what_is_known(brokers: Brokers) -> None:
+    """Each transaction begins in many partitions: ZooKeeper is asked once in a while, and before one is refused."""
+    begin(brokers.one)
+    read = brokers.reads[0]
+    for producer_id in range(5):
+        brokers.one.require_may_begin("x", epoch=0, batch_id=0, producer_id=producer_id)
+    assert brokers.reads[0] == read
+    brokers.now_ms += 501
+    brokers.one.require_may_begin("x", epoch=0, batch_id=0, producer_id=5)
+    assert brokers.reads[0] == read + 1
+    with pytest.raises(ProducerFencedError):
+        brokers.one.require_may_begin("x", epoch=-1, batch_id=0, producer_id=6)
+    assert brokers.reads[0] == read + 2
+
+
 def test_id_that_is_forgotten_and_begun_anew_fences_nobody(brokers: Brokers) -> None:
     """The broker that forgot it, or saw it before, knows of a higher epoch."""
     for run_id in ("a", "b", "c"):
