@@ -174,10 +174,11 @@ def test_partition_lets_a_transaction_begin_by_what_is_known(brokers: Brokers) -
     assert brokers.reads[0] == read
     brokers.now_ms += 501
     brokers.one.require_may_begin("x", epoch=0, batch_id=0, producer_id=5)
-    assert brokers.reads[0] == read + 1
+    assert brokers.reads[0] > read
+    read = brokers.reads[0]
     with pytest.raises(ProducerFencedError):
         brokers.one.require_may_begin("x", epoch=-1, batch_id=0, producer_id=6)
-    assert brokers.reads[0] == read + 2
+    assert brokers.reads[0] > read
 
 
 def test_id_that_is_forgotten_and_begun_anew_fences_nobody(brokers: Brokers) -> None:
