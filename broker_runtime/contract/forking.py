@@ -5,10 +5,12 @@ their connections (which their users notice only as connections to open again), 
 is done. In the child, clients forget what belonged to the parent: locks, threads, connections, records not yet sent.
 
 Closing is not enough. A Flight object that something still refers to keeps gRPC alive (0 of 6 children worked), and
-after the last one gRPC takes some milliseconds to end its threads (5 of 6 worked without waiting, all with `SETTLE_S`).
+after the last one gRPC takes some milliseconds to end its threads, on a busy machine some hundreds (5 of 6 children
+worked without waiting). So a fork waits `SETTLE_S`, and on, where the system tells (Linux), until they are gone.
 
 Rule: whoever creates a Flight client, or calls one, does so inside `flight_use`; `link` does, and nothing else touches
-Flight clients. A fork waits at most `FORK_WAIT_S` for calls that are under way.
+Flight clients. A fork waits at most `FORK_WAIT_S` for calls that are under way, and as long again for gRPC's threads. A
+child that was forked with a call still under way cannot use Flight: it would hang, so it gets an error (`check_child`).
 
 Brokers never fork. They have links too, so the hooks are there; starting a process by `subprocess` calls none.
 """
@@ -19,14 +21,24 @@ import os
 import threading
 import time
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Final
+
+from broker_runtime.contract.errors import ClientStateError
+from broker_runtime.contract.waiting import Deadline
 
 FORK_WAIT_S: Final = 3.0
 """How long a fork waits for calls that are under way."""
 
 SETTLE_S: Final = 0.1
-"""How long gRPC has for ending its threads after the last connection."""
+"""How long gRPC has at least for ending after the last connection."""
+
+_LOOK_EVERY_S: Final = 0.005
+_TASKS: Final = Path("/proc/self/task")
+_GRPC_THREADS: Final = ("event_engine", "lifeguard", "timer_manager", "grpc_", "default-exec", "resolver-exec")
+"""How the names of gRPC's threads begin."""
 
 
 class Forkable:
@@ -50,6 +62,7 @@ class _Gate:
         self.inside = 0
         self.shut_by: int | None = None  # the thread that forks
         self.used = False  # whether gRPC was used since the last fork
+        self.is_child_of_call = False  # whether this is a child, and a call was under way when it was forked
 
 
 class _FlightUse:
@@ -101,6 +114,15 @@ def abandon(parents: object) -> None:
         _abandoned.append(parents)
 
 
+def check_child() -> None:
+    """Before a Flight client is made. Raises `ClientStateError` in a child in which it would hang."""
+    if _gate.is_child_of_call:
+        raise ClientStateError(
+            f"this process was forked while a call to a broker had been under way for {FORK_WAIT_S:g} s, so it cannot "
+            "talk to brokers: fork before clients are used, or start processes by spawn or forkserver"
+        )
+
+
 def flight_use() -> AbstractContextManager[None]:
     """Around every use of a Flight object, once. Blocks while another thread forks, which the fork's hooks bound."""
     return _FlightUse(_gate)
@@ -122,8 +144,24 @@ def _before_fork() -> None:
         _gate.condition.wait_for(lambda: _gate.inside == 0, FORK_WAIT_S)
     for client in _all_live():
         client._drop_for_fork()
-    if _gate.used:
+    if _gate.used and not _gate.inside:
         time.sleep(SETTLE_S)
+        _await_end_of_grpc()
+
+
+def _await_end_of_grpc() -> None:
+    """Until gRPC has no thread, at most `FORK_WAIT_S`: another user of gRPC in this process may keep its own."""
+    deadline = Deadline(FORK_WAIT_S)
+    while any(name.startswith(_GRPC_THREADS) for name in _thread_names()) and not deadline.expired:
+        deadline.sleep(_LOOK_EVERY_S)
+
+
+def _thread_names() -> Iterator[str]:
+    """As the kernel has them. Empty where there is no /proc."""
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            with suppress(OSError):  # it has just ended
+                yield (task / "comm").read_text()
 
 
 def _after_fork_in_parent() -> None:
@@ -135,7 +173,9 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _gate
+    is_child_of_call = _gate.inside > 0 or _gate.is_child_of_call
     _gate = _Gate()
+    _gate.is_child_of_call = is_child_of_call
     for client in _all_live():
         client._after_fork_in_child()
 

@@ -59,12 +59,14 @@ _NO_LIMIT_S: Final = -1.0
 
 
 def open_client(address: Address, options: Sequence[tuple[str, int]], *, uses_proxy: bool = False) -> Any:
-    """A Flight client of ``address``, which connects at its first call. Raises `NetworkError` for no address at all.
+    """A Flight client of ``address``, which connects at its first call. Raises `NetworkError` for no address at all,
+    `ClientStateError` in a child that cannot have one (`forking.check_child`).
 
     ``options``: `CONNECTION_OPTIONS` or `STREAM_OPTIONS`. A proxy that the environment names is used only with
     ``uses_proxy``: machines that need one for the web have it in every process's environment, where gRPC would send
     even connections to this machine through it.
     """
+    forking.check_child()
     proxy = [] if uses_proxy else _NO_PROXY
     try:
         with allowing_threads():

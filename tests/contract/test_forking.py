@@ -9,8 +9,12 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
+from pyarrow import flight
 
 from broker_runtime.contract import forking
+from broker_runtime.contract.errors import ClientStateError
+from broker_runtime.contract.link import open_client
+from broker_runtime.contract.settings import Address
 
 LIMIT_S = 20.0
 _MANY = 2_000
@@ -176,3 +180,57 @@ def test_call_inside_which_a_process_was_forked_counts_for_the_parent_only(monke
     with forking.flight_use():
         assert forking._gate.inside == 1
     assert forking._gate.inside == 0
+
+
+def test_child_forked_during_a_call_is_told_so_and_its_children_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Flight client would hang there for ever; an error names the way out. The parent goes on."""
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    with forking.flight_use():
+        forking.check_child()  # the parent
+        forking._after_fork_in_child()
+    for _ in range(2):
+        with pytest.raises(ClientStateError, match="forked while a call to a broker"):
+            open_client(Address("127.0.0.1", 1), [])
+        forking._after_fork_in_child()
+
+
+def test_child_forked_between_calls_may_use_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    with forking.flight_use():
+        pass
+    forking._after_fork_in_child()
+    open_client(Address("127.0.0.1", 1), []).close()
+
+
+@pytest.mark.parametrize("name", ["event_engine", "grpc_shutdown", "lifeguard"])
+def test_fork_waits_until_grpc_has_no_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A machine that is busy may need longer than `SETTLE_S` for them."""
+    monkeypatch.setattr(forking, "SETTLE_S", 0.0)
+    seen = [["python", name], [name, "python"], ["python"], [name]]
+    monkeypatch.setattr(forking, "_thread_names", lambda: iter(seen.pop(0)))
+    with forking.flight_use():
+        pass
+    fork_as_parent()
+    assert seen == [[name]]
+
+
+def test_fork_waits_for_threads_of_another_user_of_grpc_no_longer_than_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forking, "SETTLE_S", 0.0)
+    monkeypatch.setattr(forking, "FORK_WAIT_S", 0.05)
+    looks: list[None] = []
+    monkeypatch.setattr(forking, "_thread_names", lambda: looks.append(None) or iter(["event_engine"]))
+    with forking.flight_use():
+        pass
+    fork_as_parent()
+    assert looks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the names of threads")
+def test_threads_of_grpc_are_recognised() -> None:
+    """Those of a server are named as those of a client."""
+    with flight.FlightServerBase("grpc://127.0.0.1:0") as server:
+        assert any(name.startswith(forking._GRPC_THREADS) for name in forking._thread_names()), server.port
