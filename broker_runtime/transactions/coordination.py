@@ -15,7 +15,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from broker_runtime.contract.errors import (
@@ -31,6 +31,7 @@ from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operat
 from broker_runtime.zookeeper.znodes import (
     TRANSACTIONS,
     DecidedPartitions,
+    DecisionRecord,
     TopicRecord,
     TransactionRecord,
     from_json,
@@ -70,6 +71,7 @@ class TransactionCoordinator:
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._ended: dict[str, list[DecisionRecord]] = {}  # what `note_ended` was told and no record says yet
 
     # --- attempts ---------------------------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class TransactionCoordinator:
 
         def plan(present: TransactionRecord | None) -> tuple[machine.Decided, _New]:
             decided = machine.decide(
-                present,
+                self._without_ended(name, present),
                 name,
                 run_id=run_id,
                 epoch=epoch,
@@ -194,13 +196,21 @@ class TransactionCoordinator:
         event(_logger, "abort transactions", transactional_id=name, producers=len(producer_ids), epoch=record.epoch)
         return record
 
-    def finish(self, name: str, batch_id: int) -> None:
-        """All partitions know the decision about this batch."""
+    def note_ended(self, name: str, decisions: Iterable[DecisionRecord]) -> None:
+        """All partitions know these decisions. It is written with the id's next decision, or by `finish`: of decisions
+        that follow each other closely, each is one write."""
+        with self._lock:
+            noted = self._ended.setdefault(name, [])
+            noted += (each for each in decisions if each not in noted)
+
+    def finish(self, name: str) -> None:
+        """Writes what `note_ended` was told, unless it is written."""
 
         def plan(present: TransactionRecord | None) -> tuple[None, _New]:
-            return None, None if present is None else machine.finish(present, batch_id)
+            return None, self._without_ended(name, present)
 
-        self._change(name, plan)
+        if self._noted(name):
+            self._change(name, plan)
 
     def forget(self, name: str, *, now_ms: int) -> bool:
         """Removes the id if it has been out of use for long by then. Returns whether it did."""
@@ -279,13 +289,13 @@ class TransactionCoordinator:
         """``plan(record)`` returns the result, and the record that is to be there (None: as it is). ``is_current``:
         whether a result that writes nothing may be given without a barrier (see the module)."""
         path = transaction_path(name)
-        known = self._usable(name)
+        known, noted = self._usable(name), self._noted(name)
         written: TransactionRecord | None = None
         version = -1
-        is_synced = False
+        is_synced = is_certain = False
 
         def planned() -> Planned[_T]:
-            nonlocal known, written, version, is_synced
+            nonlocal known, written, version, is_synced, is_certain
             while True:
                 was_known, known = known, None  # what was known serves once: to plan what is written if it still holds
                 if was_known is not None:
@@ -308,6 +318,7 @@ class TransactionCoordinator:
                     barrier(self._client)
                     is_synced = True
             written = present if new is None else new
+            is_certain = is_synced or written != present
             if new is None or new == present:
                 return Planned(result)
             data = to_json(new)
@@ -322,7 +333,30 @@ class TransactionCoordinator:
 
         result = change(self._client, planned, what=path, guard=guard)
         self._learn(name, written, version)
+        if is_certain:
+            self._forget_ended(name, noted, written)
         return result
+
+    def _without_ended(self, name: str, record: TransactionRecord | None) -> TransactionRecord | None:
+        for each in self._noted(name):
+            # A batch of the same number may be another one, if the id was forgotten and has begun anew.
+            if record is not None and each in record.unfinished:
+                record = machine.finish(record, each.batch_id)
+        return record
+
+    def _noted(self, name: str) -> list[DecisionRecord]:
+        with self._lock:
+            return list(self._ended.get(name, ()))
+
+    def _forget_ended(self, name: str, noted: Sequence[DecisionRecord], record: TransactionRecord | None) -> None:
+        """Those of ``noted`` that are not unfinished in a record that is not older than they are."""
+        unfinished = () if record is None else record.unfinished
+        with self._lock:
+            left = [each for each in self._ended.get(name, ()) if each in unfinished or each not in noted]
+            if left:
+                self._ended[name] = left
+            else:
+                self._ended.pop(name, None)
 
     def _recent(self, name: str) -> _Known | None:
         """The record as it was a moment ago, without a call; None: not known."""

@@ -1,8 +1,9 @@
 """Has the leaders of a decision's partitions end what is over, until all of them have; then the decision is finished.
 
 Rules: nobody waits for this but the sixth decision of one transactional id (`MOST_UNFINISHED`). Whoever decided begins
-at once. What a broker that died has left is found by whichever broker is the controller, a few times a minute. Telling
-a leader twice changes nothing.
+at once. That a decision is finished is written with the id's next decision, or after a moment without one. What a
+broker that died has left is found by whichever broker is the controller, a few times a minute. Telling a leader twice
+changes nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from broker_runtime.contract.requests import PartitionKey, portions
 from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
 from broker_runtime.contract.waiting import Signal
 from broker_runtime.transactions.coordination import TransactionCoordinator
-from broker_runtime.transactions.transactional_id import is_forgotten
+from broker_runtime.transactions.transactional_id import MOST_UNFINISHED, is_forgotten
 from broker_runtime.zookeeper.cluster_state import ClusterState
 from broker_runtime.zookeeper.session import ZNodeError
 from broker_runtime.zookeeper.znodes import DecisionRecord, TransactionRecord
 
 PAUSE_S: Final = 0.25
 SWEEP_S: Final = 15.0
+WRITE_AFTER_S: Final = 0.2
+"""How long that a decision is finished waits for the next decision, to be written with it."""
+_MANY_UNFINISHED: Final = MOST_UNFINISHED - 2
+"""With so many in a record nothing waits: another broker may be the one that decides next."""
 MOST_WAITING: Final = 10_000
 """Transactional ids that wait to be finished by this broker; what is more is left to the next sweep."""
 _SWEPT_AT_ONCE: Final = 500
@@ -62,6 +67,7 @@ class TransactionFinishing:
         self._believed_ms = believed_ms
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}
+        self._unwritten: dict[str, int] = {}  # ids with finished decisions, and when that is to be written (ms)
         self._signal = Signal()
         self._sweep_at_ms = steady_ms() + int(SWEEP_S * 1000)
 
@@ -78,7 +84,7 @@ class TransactionFinishing:
 
     def wait(self) -> None:
         """Blocks until there is something to finish, or it is time to look again."""
-        self._signal.wait(PAUSE_S if self._waiting else SWEEP_S / 3)
+        self._signal.wait(PAUSE_S if self._waiting or self._unwritten else SWEEP_S / 3)
 
     def step(self) -> None:
         """Finishes what can be finished. Blocks, in bounds. Raises nothing: what fails is tried again."""
@@ -92,6 +98,13 @@ class TransactionFinishing:
             except (PylogError, ZNodeError) as error:
                 event(_logger, "finish transactions", level=logging.WARNING, transactional_id=name, error=error)
                 self._again(name)
+        for name in [name for name, due_ms in self._unwritten.items() if self._steady_ms() >= due_ms]:
+            try:
+                self._coordinator.finish(name)
+            except (PylogError, ZNodeError) as error:
+                event(_logger, "finish transactions", level=logging.WARNING, transactional_id=name, error=error)
+            else:
+                del self._unwritten[name]
         if self._steady_ms() >= self._sweep_at_ms:
             self._sweep_at_ms = self._steady_ms() + int(SWEEP_S * 1000)
             try:
@@ -111,13 +124,13 @@ class TransactionFinishing:
         record = self._coordinator.read(name)
         if record is None:
             return True
-        is_done = True
-        for decision in record.unfinished:
-            if self._have_all_ended(name, record, decision):
-                self._coordinator.finish(name, decision.batch_id)
-            else:
-                is_done = False
-        return is_done
+        ended = [decision for decision in record.unfinished if self._have_all_ended(name, record, decision)]
+        if ended:
+            self._coordinator.note_ended(name, ended)
+            delay_s = WRITE_AFTER_S if len(record.unfinished) < _MANY_UNFINISHED else 0.0
+            due_ms = self._steady_ms() + int(delay_s * 1000)
+            self._unwritten[name] = min(due_ms, self._unwritten.get(name, due_ms))
+        return len(ended) == len(record.unfinished)
 
     def _have_all_ended(self, name: str, record: TransactionRecord, decision: DecisionRecord) -> bool:
         have_all = True

@@ -113,15 +113,15 @@ def test_exactly_once_loses_and_doubles_nothing_though_workers_are_killed(
     pylog_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """S6 for everyone else: a receipt and the offset of its payment are there together, or neither is."""
-    shown = run(sys.executable, EXAMPLES / "exactly_once.py", pylog_cluster.bootstrap_servers, "2", "5", "2000",
+    shown = run(sys.executable, EXAMPLES / "exactly_once.py", pylog_cluster.bootstrap_servers, "2", "5", "600",
                 directory=tmp_path)  # fmt: skip
     *_, killed, transactions, receipts, verdict = shown.splitlines()
     assert killed.startswith("killed 5 times"), shown
     begun, ended_well, aborted = map(int, re.findall(r"\d+", transactions))
     assert begun == ended_well + aborted, shown
     written, visible, invisible = map(int, re.findall(r"\d+", receipts))
-    assert (written, visible) == (visible + invisible, 2000), shown
-    assert verdict == "2000 payments: 0 without a receipt, 0 receipts too many"
+    assert (written, visible) == (visible + invisible, 600), shown
+    assert verdict == "600 payments: 0 without a receipt, 0 receipts too many"
 
 
 def test_pytest_example_passes_with_the_fixture(tmp_path: Path) -> None:

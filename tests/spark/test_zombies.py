@@ -124,7 +124,7 @@ class StopsInCommit(PylogStreamWriter):
             Path(notes).touch()
             if how == "killed":
                 os.kill(os.getpid(), 9)
-            time.sleep(60)
+            time.sleep(12)
         if when == "before":
             super().commit(messages, batch_id)
 

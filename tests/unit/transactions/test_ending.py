@@ -98,6 +98,13 @@ class Cluster:
             partitions=[DecidedPartitions(topic="t", topic_id=TOPIC_ID.bytes, partitions=(0, 1))],
         ).is_replay
 
+    def finish(self) -> None:
+        """All partitions know all decisions."""
+        record = self.coordinator.read("sink")
+        assert record is not None
+        self.coordinator.note_ended("sink", record.unfinished)
+        self.coordinator.finish("sink")
+
     def visible(self, partition: int = 0) -> list[int]:
         """The offsets of the records that a reader of committed records gets."""
         log = self.hosted.partitions[partition].log
@@ -262,7 +269,7 @@ def test_decisions_that_do_not_fit_into_a_znode_wait_for_each_other() -> None:
     epoch, batch_id = cluster.begin()
     with pytest.raises(ConcurrentTransactionsError, match="Try again"):
         cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
-    cluster.coordinator.finish("sink", batch_id - 1)
+    cluster.finish()
     assert not cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
 
 
@@ -392,7 +399,7 @@ def test_id_that_is_out_of_use_for_long_is_forgotten() -> None:
     cluster.decide(epoch, batch_id, 7)
     cluster.now_ms += DAY_MS + 1
     assert not cluster.coordinator.forget("sink", now_ms=cluster.now_ms), "a decision is unfinished"
-    cluster.coordinator.finish("sink", batch_id)
+    cluster.finish()
     cluster.now_ms += DAY_MS + 1
     assert not cluster.coordinator.forget("sink", now_ms=NOW_MS), "a clock that is not believed"
     assert cluster.coordinator.forget("sink", now_ms=cluster.now_ms)
@@ -458,7 +465,7 @@ def test_broker_whose_clock_is_behind_does_not_make_an_id_look_unused() -> None:
     epoch, batch_id = cluster.begin()
     cluster.now_ms -= 2 * DAY_MS
     cluster.decide(epoch, batch_id, 7)
-    cluster.coordinator.finish("sink", batch_id)
+    cluster.finish()
     cluster.begin("r2")
     assert not cluster.coordinator.forget("sink", now_ms=NOW_MS)
 

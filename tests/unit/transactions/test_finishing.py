@@ -1,0 +1,144 @@
+"""A decision that all partitions know is finished, and what is written of that, and when."""
+
+from __future__ import annotations
+
+from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
+from broker_runtime.transactions.coordination import TransactionCoordinator
+from broker_runtime.transactions.finishing import WRITE_AFTER_S, TransactionFinishing
+from broker_runtime.zookeeper.cluster_state import ClusterState
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, TransactionRecord, transaction_path
+
+DAY_MS = 86_400_000
+GONE = DecidedPartitions(topic="gone", topic_id=bytes(16), partitions=(0,))
+"""Partitions of a topic that was deleted: they have nothing to be told."""
+
+
+class Broker:
+    """One broker's coordinator and its finishing, and a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000 * DAY_MS
+        self.zookeeper = MemoryZooKeeper()
+        self.client = self.zookeeper.client()
+        self.client.ensure_path(TRANSACTIONS)
+        self.coordinator = self._coordinator()
+        self.finishing = TransactionFinishing(
+            self.coordinator,
+            ClusterState,
+            self._ask_leader,
+            broker_id=1,
+            steady_ms=lambda: self.now_ms,
+            believed_ms=lambda: self.now_ms,
+        )
+        self.begin()
+
+    def _coordinator(self) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self.zookeeper.client(), steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
+        )
+
+    def _ask_leader(self, broker_id: int, request: FinishTransactionsRequest) -> FinishTransactionsResponse:
+        raise AssertionError(f"no topic is there, and broker {broker_id} was asked: {request}")
+
+    def begin(self) -> None:
+        self.coordinator.begin("x", run_id="r", batch_id=-1, timeout_ms=1_000, keep_ms=DAY_MS)
+
+    def decide(self, batch_id: int, *, by: TransactionCoordinator | None = None) -> None:
+        (by or self.coordinator).decide(
+            "x",
+            run_id="r",
+            epoch=0,
+            batch_id=batch_id,
+            is_commit=True,
+            producer_ids=[(batch_id, batch_id)],
+            partitions=[GONE],
+        )
+        self.finishing.add("x")
+
+    def record(self) -> TransactionRecord:
+        found = self._coordinator().read("x")
+        assert found is not None
+        return found
+
+    def unfinished(self) -> list[int]:
+        return [each.batch_id for each in self.record().unfinished]
+
+    def version(self) -> int:
+        found = self.client.find(transaction_path("x"))
+        assert found is not None
+        return found.version
+
+
+def test_finished_decision_is_written_with_the_next_one() -> None:
+    """Each of many decisions is one write; no more of them than two are unfinished at a time."""
+    broker = Broker()
+    for batch_id in range(20):
+        broker.decide(batch_id)
+        broker.finishing.step()
+        assert broker.unfinished() == [batch_id]
+    assert broker.version() == 20
+
+
+def test_finished_decision_without_a_next_one_is_written_after_a_moment() -> None:
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    broker.now_ms += int(WRITE_AFTER_S * 1000) - 1
+    broker.finishing.step()
+    assert broker.unfinished() == [0]
+    broker.now_ms += 1
+    broker.finishing.step()
+    assert (broker.unfinished(), broker.version()) == ([], 2)
+    broker.now_ms += DAY_MS // 8
+    broker.finishing.step()
+    assert broker.version() == 2, "there is nothing left to be written"
+
+
+def test_finished_decisions_of_which_another_broker_decides_the_next_are_written_at_once_before_they_are_too_many() -> (
+    None
+):
+    """It does not know that they are finished, and refuses the sixth."""
+    broker = Broker()
+    other = broker._coordinator()
+    for batch_id in range(10):
+        broker.decide(batch_id, by=other)
+        broker.finishing.step()
+    assert len(broker.unfinished()) < 3
+
+
+def test_what_zookeeper_did_not_take_is_written_later() -> None:
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    broker.now_ms += 1_000
+    broker.coordinator._client.suspend()  # type: ignore[attr-defined]
+    broker.finishing.step()
+    assert broker.unfinished() == [0]
+    broker.coordinator._client.resume()  # type: ignore[attr-defined]
+    broker.finishing.step()
+    assert broker.unfinished() == []
+
+
+def test_batch_of_the_same_number_of_an_id_that_has_begun_anew_is_not_finished() -> None:
+    """What was noted is one decision, not a number: the other one's partitions may know nothing of it."""
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()  # finished, and not written yet
+    broker.client.delete(transaction_path("x"))
+    other = broker._coordinator()
+    other.begin("x", run_id="r", batch_id=0, timeout_ms=1_000, keep_ms=DAY_MS)
+    other.decide("x", run_id="r", epoch=0, batch_id=0, is_commit=True, producer_ids=[(7, 7)], partitions=[GONE])
+    broker.now_ms += 1_000
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == [0]
+
+
+def test_decision_that_is_made_while_another_is_written_as_finished_stays_unfinished() -> None:
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    broker.decide(1, by=broker._coordinator())  # elsewhere: it knows nothing of what is finished
+    assert broker.unfinished() == [0, 1]
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == [1]
