@@ -152,7 +152,7 @@ class TransactionService:
                     f"this broker no longer coordinates group {request.group.group_id!r}; find its coordinator again"
                 ) from None
         if decided.record.unfinished:
-            self._finishing.add(request.transactional_id)
+            self._finishing.add(request.transactional_id, decided.record)
         begins_next = request.begins_next and (decided.record.run_id, decided.record.epoch) == (
             request.run_id,
             request.epoch,

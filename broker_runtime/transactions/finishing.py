@@ -19,7 +19,7 @@ from broker_runtime.contract.requests import PartitionKey, portions
 from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
 from broker_runtime.contract.waiting import Signal
 from broker_runtime.transactions.coordination import TransactionCoordinator
-from broker_runtime.transactions.transactional_id import MOST_UNFINISHED, is_forgotten
+from broker_runtime.transactions.transactional_id import MOST_UNFINISHED, is_forgotten, last_batch
 from broker_runtime.zookeeper.cluster_state import ClusterState
 from broker_runtime.zookeeper.session import ZNodeError
 from broker_runtime.zookeeper.znodes import DecisionRecord, TransactionRecord
@@ -66,16 +66,18 @@ class TransactionFinishing:
         self._steady_ms = steady_ms
         self._believed_ms = believed_ms
         self._lock = threading.Lock()
-        self._waiting: dict[str, None] = {}
+        self._waiting: dict[str, TransactionRecord | None] = {}  # None: to be read
         self._unwritten: dict[str, int] = {}  # ids with finished decisions, and when that is to be written (ms)
         self._signal = Signal()
         self._sweep_at_ms = steady_ms() + int(SWEEP_S * 1000)
 
-    def add(self, name: str) -> None:
-        """There is a decision of this id to be finished."""
+    def add(self, name: str, record: TransactionRecord) -> None:
+        """There is a decision of this id to be finished. ``record``: as it was written."""
         with self._lock:
-            if len(self._waiting) < MOST_WAITING:
-                self._waiting[name] = None
+            waiting = self._waiting.get(name)
+            is_older = waiting is not None and (record.epoch, last_batch(record)) < (waiting.epoch, last_batch(waiting))
+            if not is_older and (name in self._waiting or len(self._waiting) < MOST_WAITING):
+                self._waiting[name] = record
         self._signal.set()
 
     def wake(self) -> None:
@@ -89,11 +91,10 @@ class TransactionFinishing:
     def step(self) -> None:
         """Finishes what can be finished. Blocks, in bounds. Raises nothing: what fails is tried again."""
         with self._lock:
-            names = list(self._waiting)
-            self._waiting.clear()
-        for name in names:
+            waiting, self._waiting = self._waiting, {}
+        for name, record in waiting.items():
             try:
-                if not self._finish(name):
+                if not self._finish(name, record or self._coordinator.read(name)):
                     self._again(name)
             except (PylogError, ZNodeError) as error:
                 event(_logger, "finish transactions", level=logging.WARNING, transactional_id=name, error=error)
@@ -117,11 +118,10 @@ class TransactionFinishing:
     def _again(self, name: str) -> None:
         with self._lock:
             if len(self._waiting) < MOST_WAITING:
-                self._waiting.setdefault(name)
+                self._waiting.setdefault(name, None)
 
-    def _finish(self, name: str) -> bool:
+    def _finish(self, name: str, record: TransactionRecord | None) -> bool:
         """Whether nothing of the id is unfinished any more."""
-        record = self._coordinator.read(name)
         if record is None:
             return True
         ended = [decision for decision in record.unfinished if self._have_all_ended(name, record, decision)]

@@ -380,6 +380,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--zookeepers", type=int, default=1)
     parser.add_argument("--queries", type=int, default=2)
+    parser.add_argument("--rate", type=int, default=20, help="input rows per second: no more than dying queries copy")
     parser.add_argument("--cluster-share", type=float, default=0.2, help="of the drivers whose executors are processes")
     parser.add_argument("--calm", action="store_true", help="brokers and ZooKeeper are left alone")
     parser.add_argument("--only", default=None, help="only points and faults whose name holds this")
@@ -394,6 +395,7 @@ def main() -> int:
         duration_s=arguments.minutes * 60,
         zookeepers=arguments.zookeepers,
         queries=arguments.queries,
+        rate=arguments.rate,
         cluster_share=arguments.cluster_share,
         only=arguments.only,
         has_broker_faults=not arguments.calm,

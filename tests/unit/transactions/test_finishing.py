@@ -45,7 +45,7 @@ class Broker:
         self.coordinator.begin("x", run_id="r", batch_id=-1, timeout_ms=1_000, keep_ms=DAY_MS)
 
     def decide(self, batch_id: int, *, by: TransactionCoordinator | None = None) -> None:
-        (by or self.coordinator).decide(
+        decided = (by or self.coordinator).decide(
             "x",
             run_id="r",
             epoch=0,
@@ -54,7 +54,7 @@ class Broker:
             producer_ids=[(batch_id, batch_id)],
             partitions=[GONE],
         )
-        self.finishing.add("x")
+        self.finishing.add("x", decided.record)
 
     def record(self) -> TransactionRecord:
         found = self._coordinator().read("x")
