@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
+from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
 from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.transactions.finishing import WRITE_AFTER_S, TransactionFinishing
-from broker_runtime.zookeeper.cluster_state import ClusterState
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, TransactionRecord, transaction_path
+from broker_runtime.zookeeper.znodes import (
+    TRANSACTIONS,
+    DecidedPartitions,
+    PartitionState,
+    TopicRecord,
+    TransactionRecord,
+    transaction_path,
+)
 
 DAY_MS = 86_400_000
 GONE = DecidedPartitions(topic="gone", topic_id=bytes(16), partitions=(0,))
 """Partitions of a topic that was deleted: they have nothing to be told."""
+LED = DecidedPartitions(topic="led", topic_id=bytes([1] * 16), partitions=(0, 1))
+"""Two partitions of a topic, led by brokers 1 and 2."""
 
 
 class Broker:
@@ -23,9 +35,10 @@ class Broker:
         self.client = self.zookeeper.client()
         self.client.ensure_path(TRANSACTIONS)
         self.coordinator = self._coordinator()
+        self.answers: dict[int, bool | None] = {}  # by leader: whether all is ended there; None: no answer
         self.finishing = TransactionFinishing(
             self.coordinator,
-            ClusterState,
+            lambda: ClusterState(topics={"led": _led()}),
             self._ask_leader,
             broker_id=1,
             steady_ms=lambda: self.now_ms,
@@ -39,12 +52,17 @@ class Broker:
         )
 
     def _ask_leader(self, broker_id: int, request: FinishTransactionsRequest) -> FinishTransactionsResponse:
-        raise AssertionError(f"no topic is there, and broker {broker_id} was asked: {request}")
+        has_ended = self.answers[broker_id]
+        if has_ended is None:
+            raise NetworkError("no answer")
+        return FinishTransactionsResponse(are_finished=tuple(has_ended for _ in request.partitions))
 
     def begin(self) -> None:
         self.coordinator.begin("x", run_id="r", batch_id=-1, timeout_ms=1_000, keep_ms=DAY_MS)
 
-    def decide(self, batch_id: int, *, by: TransactionCoordinator | None = None) -> None:
+    def decide(
+        self, batch_id: int, *, by: TransactionCoordinator | None = None, partitions: DecidedPartitions = GONE
+    ) -> None:
         decided = (by or self.coordinator).decide(
             "x",
             run_id="r",
@@ -52,7 +70,7 @@ class Broker:
             batch_id=batch_id,
             is_commit=True,
             producer_ids=[(batch_id, batch_id)],
-            partitions=[GONE],
+            partitions=[partitions],
         )
         self.finishing.add("x", decided.record)
 
@@ -68,6 +86,35 @@ class Broker:
         found = self.client.find(transaction_path("x"))
         assert found is not None
         return found.version
+
+
+def _led() -> TopicState:
+    states = [
+        PartitionState(leader=leader, leader_epoch=0, isr=(leader,), controller_epoch=1, leader_broker_epoch=1)
+        for leader in (1, 2)
+    ]
+    return TopicState(
+        name="led",
+        record=TopicRecord(topic_id=LED.topic_id, assignment=((1,), (2,)), schemas=(), key=None, created_at_ms=0),
+        version=0,
+        partitions=tuple(VersionedState(state=state, version=0) for state in states),
+    )
+
+
+@pytest.mark.parametrize("other", [False, None])
+def test_decision_is_finished_once_all_leaders_have_ended_it(other: bool | None) -> None:
+    broker = Broker()
+    broker.answers = {1: True, 2: other}
+    broker.decide(0, partitions=LED)
+    for _ in range(3):
+        broker.now_ms += 1_000
+        broker.finishing.step()
+        assert broker.unfinished() == [0]
+    broker.answers[2] = True
+    broker.finishing.step()
+    broker.now_ms += 1_000
+    broker.finishing.step()
+    assert broker.unfinished() == []
 
 
 def test_finished_decision_is_written_with_the_next_one() -> None:
