@@ -262,8 +262,15 @@ class ProjectedRead:
             self._need(position, HEADER_BYTES, window_bytes)
             at = position - self._window_position
             header = header_at(self._window, at, self._held.path, position, end_position, offset)
-            self._need(position, header.head_bytes, window_bytes)
-            self._plan(position, header.head_bytes, offset)
+            if header.is_control:  # it has no columns, and is small
+                self._need(position, header.frame_bytes, window_bytes)
+                frame = self._window[position - self._window_position :][: header.frame_bytes]
+                if len(frame) < header.frame_bytes:
+                    raise damaged(self._held.path, position, offset, "the file ends in the middle of it")
+                self._pieces.append(frame)
+            else:
+                self._need(position, header.head_bytes, window_bytes)
+                self._plan(position, header.head_bytes, offset)
             position += header.frame_bytes
             offset = header.next_offset
             window_bytes = _HEAD_WINDOW_BYTES if header.frame_bytes >= _LARGE_FRAME_BYTES else WINDOW_BYTES

@@ -133,10 +133,10 @@ class Plans:
             return Plan(name=name, after_s=rng.uniform(0.0, 4.0), is_frozen=name == FROZEN)
         lives_on = rng.random() < 0.25
         if name in sink_hooks.OF_TASKS:
-            return Plan(name=name, orders=(Order(point=name, action="die", nth=rng.randint(1, 12), lives_on=lives_on),))
+            return Plan(name=name, orders=(Order(point=name, action="die", nth=rng.randint(1, 5), lives_on=lives_on),))
         if name in sink_hooks.OF_COMMITS:
             delay_s = rng.uniform(0.001, 0.03) if name == sink_hooks.RECORDING else 0.0
-            order = Order(point=name, action="die", nth=rng.randint(1, 4), lives_on=lives_on, delay_s=delay_s)
+            order = Order(point=name, action="die", nth=rng.randint(1, 2), lives_on=lives_on, delay_s=delay_s)
             return Plan(name=name, orders=(order,))
         # Spark asks for an abort when the process that decides has died: before it did, or after.
         cause = Order(

@@ -6,7 +6,7 @@ work per chunk and column. Readers do what needs the rows, full validation, in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from broker_runtime.contract.frame.directory import (
 from broker_runtime.contract.frame.header import (
     Buffer,
     FrameHeader,
+    Glance,
     check_stamp,
+    glance,
     parse_checked_header,
     parse_header,
 )
@@ -121,14 +123,9 @@ def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
     view = buffer if isinstance(buffer, pa.Buffer) else memoryview(buffer).cast("B")
     position = 0
     while position < size:
-        header = parse_header(view, position)
-        end = position + header.stored_bytes
-        if end > size:
-            raise CorruptRecordError(
-                f"the frame at {position} needs {header.stored_bytes} bytes, {size - position} are left"
-            )
-        yield header, view[position:end]
-        position = end
+        header, frame = _frame_at(view, position, size)
+        yield header, frame
+        position += header.stored_bytes
 
 
 def visible_frames(buffer: Buffer, aborted: Sequence[AbortedRange] = ()) -> Iterator[tuple[FrameHeader, Any]]:
@@ -141,12 +138,35 @@ def visible_frames(buffer: Buffer, aborted: Sequence[AbortedRange] = ()) -> Iter
     hidden: dict[int, list[tuple[int, int]]] = {}
     for producer_id, first, end in aborted:
         hidden.setdefault(producer_id, []).append((first, end))
-    for header, frame in iter_frames(buffer):
-        if header.is_control:
+    size = memoryview(buffer).nbytes
+    view = buffer if isinstance(buffer, pa.Buffer) else memoryview(buffer).cast("B")
+    position = 0
+    while position < size:
+        seen = glance(view, position)
+        if seen is not None and (seen.is_control or _is_hidden(seen, hidden)):
+            if position + seen.stored_bytes > size:
+                raise _cut_off(position, seen.stored_bytes, size)
+            position += seen.stored_bytes
             continue
-        ranges = hidden.get(header.producer_id, ()) if header.is_transactional else ()
-        if not any(first <= header.base_offset < end for first, end in ranges):
-            yield header, frame
+        header, frame = _frame_at(view, position, size)
+        yield header, frame
+        position += header.stored_bytes
+
+
+def _is_hidden(seen: Glance, hidden: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+    return any(first <= seen.base_offset < end for first, end in hidden.get(seen.producer_id, ()))
+
+
+def _frame_at(view: Any, position: int, size: int) -> tuple[FrameHeader, Any]:
+    header = parse_header(view, position)
+    end = position + header.stored_bytes
+    if end > size:
+        raise _cut_off(position, header.stored_bytes, size)
+    return header, view[position:end]
+
+
+def _cut_off(position: int, stored_bytes: int, size: int) -> CorruptRecordError:
+    return CorruptRecordError(f"the frame at {position} needs {stored_bytes} bytes, {size - position} are left")
 
 
 def check_columns(directory: Directory, schema: TopicSchema) -> None:
