@@ -146,6 +146,22 @@ TRANSACTIONS: Final = (
         tests=("tests/unit/transactions/test_finishing.py",),
     ),
     Mutant(
+        name="records_passed_as_a_control_frame",
+        file="broker_runtime/contract/frame/header.py",
+        old="        or is_control != (record_count == 0)\n",
+        new="",
+        breaks="What is passed without being looked at holds no records.",
+        tests=("tests/unit/contract/test_visible_frames.py",),
+    ),
+    Mutant(
+        name="frames_of_others_passed_as_aborted",
+        file="broker_runtime/contract/frame/header.py",
+        old="producer_id if attributes & _ATTRIBUTE_TRANSACTIONAL else -1)",
+        new="producer_id)",
+        breaks="Only frames of transactions are ever aborted.",
+        tests=("tests/unit/contract/test_visible_frames.py",),
+    ),
+    Mutant(
         name="end_by_what_was_known_before_the_decision",
         file="broker_runtime/transactions/coordination.py",
         old="if record is not None and (record.epoch, machine.last_batch(record)) >= (epoch, batch_id):",
