@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from contextlib import suppress
@@ -76,6 +77,14 @@ def _heading(command: Any) -> str:
     return str(getattr(command, "rich_help_panel", ""))
 
 
+@functools.cache
+def pylog_command() -> Any:
+    """The whole `pylog`, as it is called."""
+    built = typer.main.get_command(build())
+    _help_plainly(built)
+    return built
+
+
 def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
     try:
@@ -101,9 +110,7 @@ def _end(code: str | int | None) -> NoReturn:
 def _run() -> None:
     prepare_streams()
     try:
-        command = typer.main.get_command(build())
-        _help_plainly(command)
-        command(prog_name="pylog")
+        pylog_command()(prog_name="pylog")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:

@@ -78,6 +78,7 @@ def serve(address: str) -> None:
 
     for name in ("Admin", "Producer", "Consumer"):
         getattr(pyspark_log, name)
+    pyspark_log.cli.app.pylog_command()  # half of what a short command takes
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
