@@ -13,6 +13,9 @@ from tests.chaos.history import History, value_of
 from tests.chaos.silence import Silence
 
 _PAUSE_S = 0.2
+_TURN_S = 0.1
+"""How often a producer sends. Each time is a frame per partition, on all brokers and through all proxies, which takes
+the processors that the brokers need."""
 _END_LIMIT_S = 300.0
 _READ_LIMIT_S = 60.0
 
@@ -90,12 +93,12 @@ class Workload:
             number = 0
             while not self._stopping.is_set():
                 began_s = time.monotonic()
-                for _ in range(max(1, self._rate // 20)):
+                for _ in range(max(1, int(self._rate * _TURN_S))):
                     number += 1
                     self._send(producer, name, number)
                 if in_batches:
                     self._flush(producer)
-                self._stopping.wait(max(0.0, 0.05 - (time.monotonic() - began_s)))
+                self._stopping.wait(max(0.0, _TURN_S - (time.monotonic() - began_s)))
             self._flush(producer)
 
     def _send(self, producer: Producer, name: str, number: int) -> None:
