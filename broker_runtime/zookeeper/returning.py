@@ -25,7 +25,8 @@ lost its power as well; and a member that is itself unproven has no more than th
 Rules: states change by compare-and-set. Each transaction is checked against the broker's new epoch, so that only its
 newest life does this, and against the registration of the member to which it leaves the set: no set becomes empty, and
 of the brokers that come back after all were gone the first one stays. If the leader changes the set in between, that
-is read, and the broker leaves the changed set.
+is read, and the broker leaves the changed set. A set in which it stays is not looked at again: who comes into it just
+then is in sync with a log that has everything, or that is marked.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Invariants:
         self.in_sync: dict[Key, tuple[int, ...]] = {}  # as ZooKeeper has it
         self._unproven: dict[Key, tuple[int, ...]] = {}  # likewise
         self._eligible: dict[Key, tuple[int, ...]] = {}  # likewise
-        self._in_sync_as_eligible_us: dict[tuple[int, Key], int] = {}  # when it was given a damaged member's place
+        self._joined_us: dict[tuple[int, Key], int] = {}  # when it came into the in-sync set
         self.is_durable_by_ack = True  # flush.mode=ack
         self.damaged: set[tuple[int, TopicPartition]] = set()
         """Logs that a fault has damaged: they need not hold anything."""
@@ -347,6 +347,7 @@ class Invariants:
         self._look_at_eligible(change, committed.end, is_decided)
         were_eligible = () if before is None else before.eligible
         for broker_id in sorted(joined):
+            self._joined_us[broker_id, key] = self._nodes[broker_id].scheduler.now_us
             if (broker_id, at) in self.without_log and broker_id in were_eligible:
                 continue  # it is dead, and will be found out when it comes back
             if before is not None and broker_id not in change.registered and broker_id not in were_eligible:
@@ -442,8 +443,6 @@ class Invariants:
         if were_eligible and not after.eligible and change.writer == f"b{after.leader}":
             self._situation("leader rules the eligible out")
         self._eligible[change.key] = after.eligible
-        for broker_id in set(were_eligible) & set(after.isr):
-            self._in_sync_as_eligible_us[broker_id, change.key] = self._nodes[broker_id].scheduler.now_us
         for broker_id in set(after.eligible) - set(were_eligible):
             if (broker_id, change.at) in self.may_lack and self._takes_part(broker_id):
                 raise ViolationError(16, f"{change.at}: broker {broker_id} lost its power, and is made eligible")
@@ -528,11 +527,12 @@ class Invariants:
             if in_sync == (broker_id,):
                 self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
-            others = set(in_sync) - {broker_id, *self._unproven.get(key, ())}
+            # One that came into the set after the broker has looked at it was no reason to leave. The broker itself, if
+            # it was eligible, has all that was acknowledged, and need not know that it is in sync again by now.
+            new = {each for each in in_sync if self._joined_us.get((each, key), -1) >= node.started_us}
+            others = set(in_sync) - {broker_id, *self._unproven.get(key, ()), *new}
             stayed = [each for each in sorted(others) if self._has_stayed(each, node, self.committed[key].at)]
-            # One that is eligible has all that was acknowledged, and need not know that it is in sync again by now.
-            is_again = self._in_sync_as_eligible_us.get((broker_id, key), -1) >= node.started_us
-            if broker_id in in_sync and stayed and not is_again:
+            if broker_id in in_sync and stayed and broker_id not in new:
                 raise ViolationError(
                     7,
                     f"{self.committed[key].at}: broker {broker_id} registered after an unclean stop, still in sync "

@@ -52,13 +52,16 @@ class PartitionTransactions:
         self.end = frame.next_offset
         self.frames.append(frame)
         if isinstance(control, TransactionBegin):
-            if producer_id in self.open or producer_id in self.ended:
+            # One that was just aborted may begin once more, if its leader looked before: it is aborted again.
+            if producer_id in self.open or self.ended.get(producer_id, False):
                 raise self._wrong(f"transaction {producer_id} begins a second time at {header.base_offset}")
             self.open[producer_id] = header.base_offset
         elif isinstance(control, TransactionEnd):
             for each in control.ended:
                 if self.open.pop(each.producer_id, None) != each.first_offset:
                     raise self._wrong(f"transaction {each.producer_id} ends at {header.base_offset}, and is not open")
+                if each.is_committed and not self.ended.get(each.producer_id, True):
+                    raise self._wrong(f"transaction {each.producer_id}, which was aborted, is committed")
                 self.ended[each.producer_id] = each.is_committed
         elif header.is_transactional and producer_id not in self.open:
             raise self._wrong(f"transaction {producer_id} has records at {header.base_offset}, where it is not open")
