@@ -54,7 +54,7 @@ from tests.simulation.partitions.states import StateChange
 from tests.simulation.simulator.outcome import ViolationError
 
 Key = tuple[bytes, int]
-_NEWS_LIMIT_US = 3_000_000  # by then a controller knows who has registered
+_NEWS_LIMIT_US = 5_000_000  # by then a controller knows who has registered, and be it one that was held (`directed`)
 
 
 class Invariants:
