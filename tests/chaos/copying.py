@@ -55,6 +55,7 @@ _WORKER_FAULTS_SHARE: Final = 0.4
 _WORKER_FAULT_EVERY_S: Final = 6.0
 _THAWED_LIMIT_S: Final = 15.0
 _FINAL_LIMIT_S: Final = 420.0
+_OFFSETS_AT_THE_END: Final = "20000"  # a micro-batch of a query that is to catch up
 _WORKERS_PYTHON: Final = """#!/bin/sh
 export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
 exec '%s' "$@"
@@ -313,7 +314,8 @@ class CopyQuery(threading.Thread):
     def finish(self, *, read_to: Path | None = None) -> list[str]:
         """Lets it copy all that is there, as the member of a group named like itself; what is wrong, a line each.
         ``read_to``: where to write what Spark then reads of the output, as Feather."""
-        given = {**self._given, "source": {**self._given["source"], "pylog.group.id": self.query}}
+        to_the_end = {"pylog.group.id": self.query, "maxOffsetsPerTrigger": _OFFSETS_AT_THE_END}
+        given = {**self._given, "source": {**self._given["source"], **to_the_end}}
         if read_to is not None:
             given["read_to"] = str(read_to)
         driver = self._new(given, has_executors=False)
