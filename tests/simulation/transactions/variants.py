@@ -24,8 +24,8 @@ from broker_runtime.services.transactions import TransactionService
 from broker_runtime.transactions import coordination
 from broker_runtime.transactions import transactional_id as machine
 from broker_runtime.transactions.coordination import TransactionCoordinator
-from broker_runtime.zookeeper.guarded import write
-from broker_runtime.zookeeper.session import ANY_VERSION, Operation, Set
+from broker_runtime.zookeeper.guarded import Planned, change
+from broker_runtime.zookeeper.session import ANY_VERSION, Set
 from broker_runtime.zookeeper.znodes import TransactionRecord
 from tests.simulation.simulator.variants import Patches, Variants
 from tests.simulation.transactions import query
@@ -118,9 +118,7 @@ def commits_offsets_outside_of_the_decision() -> Patches:
 
     def decide(self: TransactionCoordinator, name: str, **fields: Any) -> machine.Decided:
         beside, guard = fields.pop("beside", tuple), fields.pop("guard", None)
-        operations: Sequence[Operation] = beside()
-        if operations:
-            write(self._client, operations, guard=guard)
+        change(self._client, lambda: Planned(None, list(beside())), what=name, guard=guard)
         return real(self, name, **fields)
 
     yield mock.patch.object(TransactionCoordinator, "decide", decide)
