@@ -91,6 +91,7 @@ class Directed:
             world.trace.line(controller.actor, "--- is held before it writes an election")
             before, end_us = zookeeper.find(CONTROLLER_EPOCH), world.scheduler.now_us + _HELD_US
             controller.refuses_until_us = end_us
+            controller.held_since_us = world.scheduler.now_us
             for other in self._running():
                 if other is not controller:
                     world.scheduler.after(0, other.actor, lambda other=other: other.suspect(controller.broker_id))
@@ -98,6 +99,7 @@ class Directed:
                 world.scheduler.block(MS)
             world.scheduler.block(self._rng.randrange(8 * MS))
             world.trace.line(controller.actor, "--- goes on")
+            world.scheduler.after(20 * MS, "sim", lambda: setattr(controller, "held_since_us", None))
 
         self._at_state_write(zookeeper.before_transaction, controller.actor, "member", hold)
         victim.kill(power_lost=False)

@@ -54,7 +54,7 @@ from tests.simulation.partitions.states import StateChange
 from tests.simulation.simulator.outcome import ViolationError
 
 Key = tuple[bytes, int]
-_NEWS_LIMIT_US = 5_000_000  # by then a controller knows who has registered, and be it one that was held (`directed`)
+_NEWS_LIMIT_US = 3_000_000  # by then a controller knows who has registered
 
 
 class Invariants:
@@ -497,11 +497,9 @@ class Invariants:
         before = change.before
         if before is None or change.after.leader not in before.eligible:
             return False
-        known = {
-            broker_id
-            for broker_id in change.registered
-            if self._nodes[broker_id].scheduler.now_us - self._registered_at_us[broker_id] > _NEWS_LIMIT_US
-        }
+        writer = self._nodes[int(change.writer[1:])]
+        looked_us = writer.scheduler.now_us if writer.held_since_us is None else writer.held_since_us
+        known = {each for each in change.registered if looked_us - self._registered_at_us[each] > _NEWS_LIMIT_US}
         return not set(before.isr) & {*known, *before.lost, *before.unproven}
 
     def _takes_part(self, broker_id: int) -> bool:

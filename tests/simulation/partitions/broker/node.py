@@ -65,6 +65,7 @@ class Node:
         self.lives = 0
         self.started_us = 0
         self.served_us = 0  # since when, if it is up
+        self.held_since_us: int | None = None  # as the controller, between its look and its write: goes by what it saw
         self.boots = 0
         self.clock_offset_ms = 0
         self.usual_sync_us = (100, 600)
