@@ -6,7 +6,8 @@ is done. In the child, clients forget what belonged to the parent: locks, thread
 
 Closing is not enough. A Flight object that something still refers to keeps gRPC alive (0 of 6 children worked), and
 after the last one gRPC takes some milliseconds to end its threads, on a busy machine some hundreds (5 of 6 children
-worked without waiting). So a fork waits `SETTLE_S`, and on, where the system tells (Linux), until they are gone.
+worked without waiting). So a fork waits for `SETTLE_S` and then, where the system shows threads (Linux), until gRPC's
+are gone.
 
 Rule: whoever creates a Flight client, or calls one, does so inside `flight_use`; `link` does, and nothing else touches
 Flight clients. A fork waits at most `FORK_WAIT_S` for calls that are under way, and as long again for gRPC's threads. A
@@ -62,7 +63,7 @@ class _Gate:
         self.inside = 0
         self.shut_by: int | None = None  # the thread that forks
         self.used = False  # whether gRPC was used since the last fork
-        self.is_child_of_call = False  # whether this is a child, and a call was under way when it was forked
+        self.is_child_of_call = False  # whether this process was forked while a call was under way
 
 
 class _FlightUse:

@@ -197,8 +197,8 @@ class TransactionCoordinator:
         return record
 
     def note_ended(self, name: str, decisions: Iterable[DecisionRecord]) -> None:
-        """All partitions know these decisions. It is written with the id's next decision, or by `finish`: of decisions
-        that follow each other closely, each is one write."""
+        """All partitions know these decisions. This is written with the id's next decision or by `finish`, so that
+        decisions in quick succession cost one write each."""
         with self._lock:
             noted = self._ended.setdefault(name, [])
             noted += (each for each in decisions if each not in noted)

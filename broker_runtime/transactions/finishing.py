@@ -27,7 +27,7 @@ from broker_runtime.zookeeper.znodes import DecisionRecord, TransactionRecord
 PAUSE_S: Final = 0.25
 SWEEP_S: Final = 15.0
 WRITE_AFTER_S: Final = 0.2
-"""How long that a decision is finished waits for the next decision, to be written with it."""
+"""How long it is left unwritten that a decision is finished: the id's next decision may be written together with it."""
 _MANY_UNFINISHED: Final = MOST_UNFINISHED - 2
 """With so many in a record nothing waits: another broker may be the one that decides next."""
 MOST_WAITING: Final = 10_000

@@ -47,6 +47,9 @@ _SPARK: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.task.maxFailures": "4",
 }
+_NTH_TASK: Final = (1, 1, 2, 3, 5, 12)
+_NTH_COMMIT: Final = (1, 1, 2, 4)
+"""At which visit of its point a driver dies: mostly soon, as most of them live for a few micro-batches only."""
 _READY_LIMIT_S: Final = 180.0
 _BEGIN_LIMIT_S: Final = 120.0
 _WORK_LIMIT_S: Final = 30.0
@@ -134,10 +137,11 @@ class Plans:
             return Plan(name=name, after_s=rng.uniform(0.0, 4.0), is_frozen=name == FROZEN)
         lives_on = rng.random() < 0.25
         if name in sink_hooks.OF_TASKS:
-            return Plan(name=name, orders=(Order(point=name, action="die", nth=rng.randint(1, 5), lives_on=lives_on),))
+            order = Order(point=name, action="die", nth=rng.choice(_NTH_TASK), lives_on=lives_on)
+            return Plan(name=name, orders=(order,))
         if name in sink_hooks.OF_COMMITS:
             delay_s = rng.uniform(0.001, 0.03) if name == sink_hooks.RECORDING else 0.0
-            order = Order(point=name, action="die", nth=rng.randint(1, 2), lives_on=lives_on, delay_s=delay_s)
+            order = Order(point=name, action="die", nth=rng.choice(_NTH_COMMIT), lives_on=lives_on, delay_s=delay_s)
             return Plan(name=name, orders=(order,))
         # Spark asks for an abort when the process that decides has died: before it did, or after.
         cause = Order(

@@ -230,6 +230,16 @@ def test_fork_waits_for_threads_of_another_user_of_grpc_no_longer_than_its_limit
     assert looks
 
 
+def test_fork_during_a_call_does_not_wait_for_threads_that_the_call_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "FORK_WAIT_S", 0.05)
+    looks: list[None] = []
+    monkeypatch.setattr(forking, "_thread_names", lambda: looks.append(None) or iter(["event_engine"]))
+    with forking.flight_use():
+        fork_as_parent()
+    assert not looks
+
+
 def test_threads_of_grpc_are_recognised_where_the_system_tells_their_names() -> None:
     """Those of a server are named as those of a client."""
     with flight.FlightServerBase("grpc://127.0.0.1:0") as server:

@@ -24,6 +24,7 @@ NOW_MS = 1_000
 TOPIC_ID = bytes(16)
 _ATTRIBUTES_POSITION = 46
 _REQUIRED_POSITION = 48
+_FRAME_BYTES_POSITION = 56
 _CONTROL = 1 << 5
 
 
@@ -119,3 +120,11 @@ def test_bytes_that_are_no_frame_are_an_error() -> None:
     for wrong in (frames + bytes(128), frames + b"x" * 10, bytearray(b"x" * 256)):
         with pytest.raises(CorruptRecordError):
             offsets(wrong)
+
+
+def test_control_frame_without_a_length_is_an_error() -> None:
+    """A reader that passed it would stand still."""
+    frames = piece(control(7), records(8))
+    frames[_FRAME_BYTES_POSITION : _FRAME_BYTES_POSITION + 4] = bytes(4)
+    with pytest.raises(CorruptRecordError):
+        offsets(frames)

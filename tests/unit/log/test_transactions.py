@@ -22,6 +22,7 @@ from broker_runtime.contract.frame import (
     TransactionBegin,
     TransactionEnd,
     encode_control,
+    iter_frames,
     number_frame,
     parse_control,
     parse_header,
@@ -33,7 +34,7 @@ from broker_runtime.log import Outcomes, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import read_file
 from tests.topic_settings import topic_settings
-from tests.unit.log.log_samples import ROOT, frame, open_directory, open_log, read_frames
+from tests.unit.log.log_samples import ROOT, frame, open_directory, open_log, read_frames, segment_path
 
 TINY = topic_settings(segment_bytes=4 << 10, index_interval_bytes=512)
 LOG = ROOT / "t-0"
@@ -527,3 +528,33 @@ def indexes(files: FaultyFiles) -> dict[str, bytes]:
     return {
         name: read_file(files, LOG / name) or b"" for name in files.list(LOG) if name.endswith((".txnindex", ".index"))
     }
+
+
+def test_control_frames_are_read_whole_whatever_columns_are_wanted() -> None:
+    with open_directory() as directory:
+        log = open_log(directory)
+        append(log, transactional(7), begin("sink", 4))
+        end(log, Outcomes(transactional_id="sink", epoch=0, batch_id=4, committed=[(7, 7)]))
+        piece = log.read(0, max_bytes=1 << 20, upto=log.last_stable_offset)
+        assert piece is not None
+        with piece:
+            found = list(iter_frames(memoryview(piece.load_projected([1]))))
+        whole = read_frames(log)
+    assert [header.base_offset for header, _ in found] == [header.base_offset for header, _ in whole]
+    assert [parse_control(data) for header, data in found if header.is_control] == [
+        parse_control(data) for header, data in whole if header.is_control
+    ]
+
+
+def test_file_that_ends_within_a_control_frame_is_damage() -> None:
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        append(log, transactional(7), begin("sink", 4))
+        end(log, Outcomes(transactional_id="sink", epoch=0, batch_id=4, committed=[(7, 7)]))
+        (last, _) = controls(log)[-1]
+        piece = log.read(last.base_offset, max_bytes=1 << 20, upto=log.last_stable_offset)
+        assert piece is not None
+        del files._names[segment_path(0)].content[-64:]
+        with piece, pytest.raises(CorruptRecordError):
+            piece.load_projected([1])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.transactions import FinishTransactionsRequest, FinishTransactionsResponse
+from broker_runtime.transactions import coordination
 from broker_runtime.transactions.coordination import TransactionCoordinator
-from broker_runtime.transactions.finishing import WRITE_AFTER_S, TransactionFinishing
+from broker_runtime.transactions.finishing import PAUSE_S, SWEEP_S, WRITE_AFTER_S, TransactionFinishing
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (
@@ -189,3 +193,90 @@ def test_decision_that_is_made_while_another_is_written_as_finished_stays_unfini
     assert broker.unfinished() == [0, 1]
     broker.coordinator.finish("x")
     assert broker.unfinished() == [1]
+
+
+def test_record_that_is_older_than_the_one_that_waits_is_not_gone_by() -> None:
+    """Two calls that decided one after the other may report their records the other way round."""
+    broker = Broker()
+    broker.decide(0)
+    older = broker.record()
+    broker.decide(1)
+    broker.finishing.add("x", older)
+    broker.finishing.step()
+    broker.now_ms += 1_000
+    broker.finishing.step()
+    assert broker.unfinished() == []
+
+
+def test_decision_that_is_noted_while_another_is_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was just written is older than it, and does not show that it is finished."""
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    real = coordination.change
+
+    def change(*arguments: Any, **fields: Any) -> Any:
+        result = real(*arguments, **fields)
+        monkeypatch.setattr(coordination, "change", real)
+        broker.decide(1, by=broker._coordinator())
+        broker.coordinator.note_ended("x", broker.record().unfinished)
+        return result
+
+    monkeypatch.setattr(coordination, "change", change)
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == [1]
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == []
+
+
+def test_record_of_a_server_that_lags_does_not_show_that_a_decision_is_finished() -> None:
+    """It is from before the decision."""
+    broker = Broker()
+    client = broker.coordinator._client
+    find, path = client.find, transaction_path("x")
+    old = find(path)
+    broker.decide(0)
+    broker.finishing.step()
+    client.find = lambda at: old if at == path else find(at)  # type: ignore[method-assign]
+    broker.begin()  # writes nothing
+    client.find = find  # type: ignore[method-assign]
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == []
+
+
+def test_finished_decision_is_written_in_time_though_others_follow() -> None:
+    """A broker that decides elsewhere does not write it."""
+    broker = Broker()
+    other = broker._coordinator()
+    broker.decide(0, by=other)
+    broker.finishing.step()
+    broker.now_ms += int(WRITE_AFTER_S * 1000) - 50
+    broker.decide(1, by=other)
+    broker.finishing.step()
+    broker.now_ms += 50
+    broker.finishing.step()
+    assert broker.unfinished() == []
+
+
+def test_finishing_looks_again_soon_while_something_is_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    waits: list[float] = []
+    monkeypatch.setattr(broker.finishing, "_signal", SimpleNamespace(wait=waits.append))
+    broker.finishing.wait()
+    broker.now_ms += 1_000
+    broker.finishing.step()
+    broker.finishing.wait()
+    assert waits == [PAUSE_S, SWEEP_S / 3]
+
+
+def test_abort_in_between_leaves_a_finished_decision_to_be_written() -> None:
+    """What is written there says nothing of it."""
+    broker = Broker()
+    broker.decide(0)
+    broker.finishing.step()
+    broker.coordinator.abort_run("x")
+    assert broker.unfinished() == [0]
+    broker.coordinator.finish("x")
+    assert broker.unfinished() == []
