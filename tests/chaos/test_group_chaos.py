@@ -1,5 +1,5 @@
-"""A group of twelve workers over brokers that fail, for a minute; ``make chaos-groups MINUTES=60`` runs the same for
-longer.
+"""A group of twelve workers over brokers that fail, for forty seconds; ``make chaos-groups MINUTES=60`` runs
+the same for longer.
 
 ``PYLOG_CHAOS_MINUTES`` sets the duration, a third of it here; ``PYLOG_CHAOS_SEED`` repeats a run's choice of faults.
 """
