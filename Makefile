@@ -37,7 +37,7 @@ help:  ## what can be made
 	@echo
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 28
 
-demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
+demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (2 to 4 minutes)
 	@$(PY) -m examples.demo
 
 test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (25 to 30 minutes)
@@ -55,7 +55,7 @@ format: $(READY)  ## let ruff put the code in order
 pytest: $(SPARK_CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
-wheel-test: $(READY)  ## the wheel in an empty venv: every block of README runs as printed, Spark included
+wheel-test: $(READY)  ## the wheel in an empty venv: README's blocks run as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py
 
 SIMULATED_SEEDS = $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
@@ -78,7 +78,7 @@ chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= n
 chaos-groups: $(READY)  ## a consumer group over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_groups --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
 
-chaos-exactly-once: $(SPARK_CLASSES)  ## Spark's drivers die at every line of the sink, over brokers that fail, likewise
+chaos-exactly-once: $(SPARK_CLASSES)  ## Spark's drivers die at ten named points of the sink, over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_exactly_once --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULT),--only '$(FAULT)')
 
