@@ -47,7 +47,7 @@ class BrokerTransactions:
     ) -> None:
         """``steady_ms``: a clock that never jumps. ``believed_ms``: the time of `BelievedClock`."""
         coordinator = TransactionCoordinator(client, steady_ms=steady_ms, wall_ms=wall_ms)
-        self._ending = TransactionEnding(registry, coordinator, wall_ms=wall_ms)
+        self._ending = TransactionEnding(registry, coordinator, broker_id=settings.broker_id, wall_ms=wall_ms)
         own = Caller(client_id=f"broker-{settings.broker_id}", address="")
 
         def ask_leader(broker_id: int, request: FinishTransactionsRequest) -> FinishTransactionsResponse:

@@ -73,9 +73,11 @@ class BeginTransactionRequest(Request, frozen=True, kw_only=True):
 
 
 class BeginTransactionResponse(Message, frozen=True, kw_only=True):
-    """``is_decided``: the batch has been decided already; then there is no producer id, and nothing may be written."""
+    """``is_decided``: the batch has been decided already; then there is no producer id, and nothing may be written.
+    ``created_at_ms``: since when the id is known; -1: the broker does not say."""
 
     epoch: Int64
+    created_at_ms: Int64 = -1
     batch_id: Int64
     is_decided: bool = False
     producer_id: Int64 = -1
@@ -103,7 +105,8 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
 
     ``partitions``: all that these wrote to. ``rows`` and ``payload_bytes``: of all attempts that count, also of those
     that found the batch decided. A batch that was decided stays as it was; one whose rows or bytes differ from that is
-    refused, unless ``keeps_first``. ``begins_next``: the same producer will begin the next batch.
+    refused, unless ``keeps_first``. ``created_at_ms``: as the attempts were told when they began; -1: not known.
+    ``begins_next``: the same producer will begin the next batch.
     """
 
     MOST_BYTES: ClassVar[int] = 5 << 20
@@ -111,6 +114,7 @@ class EndTransactionRequest(Request, frozen=True, kw_only=True):
     transactional_id: TransactionalId
     run_id: RunId
     epoch: Epoch
+    created_at_ms: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     batch_id: BatchId
     is_commit: bool
     producer_ids: Annotated[tuple[ProducerIds, ...], msgspec.Meta(max_length=MOST_IN_ONE)] = ()

@@ -87,7 +87,7 @@ class TransactionService:
                 f"transaction.timeout.ms={request.timeout_ms}: this broker allows at most {self._longest_ms} "
                 "(transaction.max.timeout.ms)"
             )
-        epoch, batch_id, is_decided = self._coordinator.begin(
+        record, batch_id, is_decided = self._coordinator.begin(
             request.transactional_id,
             run_id=request.run_id,
             batch_id=request.batch_id,
@@ -95,10 +95,16 @@ class TransactionService:
             timeout_ms=request.timeout_ms,
             keep_ms=request.keep_ms,
         )
-        if is_decided:
-            return BeginTransactionResponse(epoch=epoch, batch_id=batch_id, is_decided=True)
-        given = self._producer_ids.init_producer_id(caller, InitProducerIdRequest())
-        return BeginTransactionResponse(epoch=epoch, batch_id=batch_id, producer_id=given.producer_id)
+        producer_id = -1
+        if not is_decided:
+            producer_id = self._producer_ids.init_producer_id(caller, InitProducerIdRequest()).producer_id
+        return BeginTransactionResponse(
+            epoch=record.epoch,
+            created_at_ms=record.created_at_ms,
+            batch_id=batch_id,
+            is_decided=is_decided,
+            producer_id=producer_id,
+        )
 
     def require_may_begin(self, identity: TransactionIdentity, producer_id: int) -> None:
         """Whether a transaction may begin in a partition of this broker. Raises as `machine.may_begin`."""
@@ -136,6 +142,7 @@ class TransactionService:
                     request.transactional_id,
                     run_id=request.run_id,
                     epoch=request.epoch,
+                    created_at_ms=request.created_at_ms,
                     batch_id=request.batch_id,
                     is_commit=request.is_commit,
                     producer_ids=request.producer_ids,

@@ -32,9 +32,11 @@ from broker_runtime.zookeeper.znodes import (
     TRANSACTIONS,
     DecidedPartitions,
     DecisionRecord,
+    PartitionState,
     TopicRecord,
     TransactionRecord,
     from_json,
+    partition_state_path,
     to_json,
     topic_path,
     transaction_path,
@@ -61,6 +63,14 @@ class _Known(NamedTuple):
     read_at_ms: int
 
 
+class LedIn(NamedTuple):
+    """A partition, and the epoch in which a broker believes to lead it."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+
+
 class TransactionCoordinator:
     """See the module. Thread-safe; calls block on ZooKeeper, in bounds, and raise `ZooKeeperUnavailableError`."""
 
@@ -77,14 +87,14 @@ class TransactionCoordinator:
 
     def begin(
         self, name: str, *, run_id: str, batch_id: int, epoch: int = -1, timeout_ms: int, keep_ms: int
-    ) -> tuple[int, int, bool]:
-        """An attempt begins: (epoch, batch id, whether the batch has been decided). Raises as `machine.begin`."""
+    ) -> machine.Begun:
+        """An attempt begins. Raises as `machine.begin`."""
 
         def is_current(present: TransactionRecord | None) -> bool:
             # Nobody but this run decides, and it does not begin a batch before it has decided the one before.
             return present is not None and (present.epoch, machine.last_batch(present)) >= (epoch, batch_id - 1)
 
-        def plan(present: TransactionRecord | None) -> tuple[tuple[int, int, bool], _New]:
+        def plan(present: TransactionRecord | None) -> tuple[machine.Begun, _New]:
             begun = machine.begin(
                 present,
                 name,
@@ -95,7 +105,7 @@ class TransactionCoordinator:
                 keep_ms=keep_ms,
                 now_ms=self._wall_ms(),
             )
-            return (begun.record.epoch, begun.batch_id, begun.is_decided), begun.record
+            return begun, begun.record
 
         return self._change(name, plan, is_current=is_current)
 
@@ -127,6 +137,7 @@ class TransactionCoordinator:
         *,
         run_id: str,
         epoch: int,
+        created_at_ms: int = -1,
         batch_id: int,
         is_commit: bool,
         producer_ids: Sequence[tuple[int, int]],
@@ -146,6 +157,7 @@ class TransactionCoordinator:
                 name,
                 run_id=run_id,
                 epoch=epoch,
+                created_at_ms=created_at_ms,
                 batch_id=batch_id,
                 is_commit=is_commit,
                 producer_ids=producer_ids,
@@ -269,11 +281,23 @@ class TransactionCoordinator:
             found.append(record)
         return found
 
-    def is_topic_gone(self, topic: str, topic_id: bytes) -> bool:
-        """Whether there is no topic of that name and id."""
+    def current_topic(self, topic: str) -> TopicRecord | None:
+        """The topic, not older than when this was asked; None: there is none."""
+        barrier(self._client)
         path = topic_path(topic)
         node = self._client.find(path)
-        return node is None or from_json(node.data, TopicRecord, path).topic_id != topic_id
+        return None if node is None else from_json(node.data, TopicRecord, path)
+
+    def are_led_by(self, broker_id: int, partitions: Sequence[LedIn]) -> list[bool]:
+        """Whether the broker led each of them when this was asked."""
+        barrier(self._client)
+        paths = [partition_state_path(each.topic, each.partition) for each in partitions]
+        are_led: list[bool] = []
+        for each, path, node in zip(partitions, paths, self._client.find_all(paths, are_small=True), strict=True):
+            state = None if node is None else from_json(node.data, PartitionState, path)
+            is_led = state is not None and (state.leader, state.leader_epoch) == (broker_id, each.leader_epoch)
+            are_led.append(is_led)
+        return are_led
 
     # --- private ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ no decision, and is made one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
@@ -20,8 +20,8 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.log import OpenTransaction
 from broker_runtime.replication import Partition, PartitionRegistry
-from broker_runtime.transactions.coordination import TransactionCoordinator
-from broker_runtime.transactions.transactional_id import outcomes
+from broker_runtime.transactions.coordination import LedIn, TransactionCoordinator
+from broker_runtime.transactions.transactional_id import last_batch, outcomes
 from broker_runtime.zookeeper.znodes import TransactionRecord
 
 LOOK_S: Final = 1.0
@@ -40,12 +40,14 @@ class TransactionEnding:
         registry: PartitionRegistry,
         coordinator: TransactionCoordinator,
         *,
+        broker_id: int,
         wall_ms: Callable[[], int],
         clock: Clock = CLOCK,
     ) -> None:
         """``wall_ms``: the time that appends carry."""
         self._registry = registry
         self._coordinator = coordinator
+        self._broker_id = broker_id
         self._wall_ms = wall_ms
         self._clock = clock
         self._known_since_s: dict[tuple[Partition, int], float] = {}  # of those that were open at the last step
@@ -78,15 +80,27 @@ class TransactionEnding:
 
     def finish(self, name: str, *, epoch: int, batch_id: int, partitions: Sequence[Partition | None]) -> list[bool]:
         """By partition: whether all is ended, on all in-sync replicas, that is over by the decision about this batch.
-        A partition that this broker does not lead is None: false. Raises `ZooKeeperUnavailableError`."""
+        A partition that this broker does not lead is None: false. So is one of which it merely believes that it leads
+        it: the decision is forgotten when all partitions know it. Raises `ZooKeeperUnavailableError`."""
         record = self._coordinator.read_decided(name, epoch=epoch, batch_id=batch_id)
         if record is None:
             return [True for _ in partitions]  # forgotten, so it was finished before
         deadline = Deadline(_COMPLETE_S, clock=self._clock)
+        epochs = {partition: partition.leader_epoch for partition in partitions if partition is not None}
         have_ended = [partition is not None and self._end(partition, name, record) for partition in partitions]
-        return [
+        are_complete = [
             has_ended and partition is not None and self._complete(partition, deadline)
             for partition, has_ended in zip(partitions, have_ended, strict=True)
+        ]
+        unproved = [
+            partition
+            for partition, is_complete in zip(partitions, are_complete, strict=True)
+            if is_complete and partition is not None and not _knows(partition, name, record, batch_id)
+        ]
+        deposed = set(unproved) - set(self._still_led({each: epochs[each] for each in unproved}))
+        return [
+            is_complete and partition not in deposed
+            for partition, is_complete in zip(partitions, are_complete, strict=True)
         ]
 
     def forget_if_anew(self, partition: Partition, name: str) -> bool:
@@ -144,6 +158,14 @@ class TransactionEnding:
         known_since_s = self._known_since_s[partition, opened.producer_id]
         return max(self._wall_ms() - opened.began_ms, (self._clock.now_s() - known_since_s) * 1000)
 
+    def _still_led(self, epochs: Mapping[Partition, int]) -> list[Partition]:
+        """``epochs``: the leader epoch in which this broker believes to lead each."""
+        if not epochs:
+            return []
+        believed = [LedIn(each.topic, each.partition, epoch) for each, epoch in epochs.items()]
+        are_led = self._coordinator.are_led_by(self._broker_id, believed)
+        return [partition for partition, is_led in zip(epochs, are_led, strict=True) if is_led]
+
     def _end(self, partition: Partition, name: str, record: TransactionRecord) -> bool:
         """Ends in the partition's log what is over; returns whether that was possible. Not durable yet."""
         over = outcomes(name, record)
@@ -173,3 +195,10 @@ class TransactionEnding:
             partition=partition.partition,
             error=error,
         )
+
+
+def _knows(partition: Partition, name: str, record: TransactionRecord, batch_id: int) -> bool:
+    """Whether the partition's log shows that everything up to the batch has ended. A log without a word of it may be
+    that of a leader which stood still and was replaced: others have the batch's frames then."""
+    known = partition.log.known_transactional_id(name)
+    return known is not None and known.epoch <= record.epoch and batch_id <= known.batch_id <= last_batch(record)

@@ -157,26 +157,27 @@ class TransactionFinishing:
         return have_all
 
     def _by_leader(self, decision: DecisionRecord) -> Mapping[int | None, list[PartitionKey]]:
-        """The decision's partitions by their leaders, without those that do not exist, or whose topics are gone."""
+        """The decision's partitions by their leaders (None: not known), without those that do not exist."""
         cluster = self._cluster()
         found: dict[int | None, list[PartitionKey]] = {}
         for each in decision.partitions:
-            topic = cluster.topics.get(each.topic)
-            is_gone = topic is not None and topic.record.topic_id != each.topic_id
-            if is_gone or (topic is None and self._is_deleted(each.topic, each.topic_id)):
-                continue
+            known = cluster.topics.get(each.topic)
+            states = () if known is None or known.record.topic_id != each.topic_id else known.partitions
+            # This broker may not have heard yet of a topic, or of partitions, that the producer has written to.
+            count = len(states) if max(each.partitions, default=-1) < len(states) else self._count_now(each.topic, each.topic_id)
             for number in each.partitions:
-                if topic is not None and number >= len(topic.record.assignment):
+                if number >= count:
                     continue
-                present = topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+                present = states[number] if number < len(states) else None
                 leader = None if present is None else present.state.leader
                 key = PartitionKey(topic=each.topic, partition=number, topic_id=each.topic_id)
                 found.setdefault(leader, []).append(key)
         return found
 
-    def _is_deleted(self, name: str, topic_id: bytes) -> bool:
-        """Whether the topic is gone, and this broker has not merely not heard of it yet."""
-        return self._coordinator.is_topic_gone(name, topic_id)
+    def _count_now(self, name: str, topic_id: bytes) -> int:
+        """How many partitions the topic has in ZooKeeper; 0: it is gone."""
+        record = self._coordinator.current_topic(name)
+        return 0 if record is None or record.topic_id != topic_id else len(record.assignment)
 
     def _sweep(self) -> None:
         """The controller looks at all ids: for what others left unfinished, and for what is out of use."""

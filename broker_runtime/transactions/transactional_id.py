@@ -104,7 +104,9 @@ def begin(
     last that was decided: then nobody is taken over from.
     """
     if record is None:
-        new = TransactionRecord(epoch=0, run_id=run_id, timeout_ms=timeout_ms, keep_ms=keep_ms, used_at_ms=now_ms)
+        new = TransactionRecord(
+            epoch=0, run_id=run_id, timeout_ms=timeout_ms, keep_ms=keep_ms, used_at_ms=now_ms, created_at_ms=now_ms
+        )
         return Begun(new, max(batch_id, 0), False)
     last = last_batch(record)
     if batch_id == NEXT_BATCH:
@@ -128,6 +130,7 @@ def decide(
     *,
     run_id: str,
     epoch: int,
+    created_at_ms: int = -1,
     batch_id: int,
     is_commit: bool,
     producer_ids: Sequence[ProducerIds],
@@ -137,17 +140,23 @@ def decide(
     keeps_first: bool,
     now_ms: int,
 ) -> Decided:
-    """The decision about a batch: exactly ``producer_ids`` are committed.
+    """The decision about a batch: exactly ``producer_ids`` are committed. ``created_at_ms``: of the record by which
+    they began (-1: not known).
 
     The same decision again is a success: its reply was lost. With other producer ids it is a replay of a batch that was
     decided before: the first decision stays, and the rows that were written now are aborted by it. Raises
     `ReplayDiffersError` if such a replay has other rows or bytes, unless ``keeps_first``; `CheckpointBehindSinkError`
-    for an earlier batch; `ProducerFencedError` if another run has taken over, or if a producer id was aborted;
-    `ConcurrentTransactionsError` while `MOST_UNFINISHED` decisions are not finished; `InvalidTxnStateError` if the
+    for an earlier batch; `ProducerFencedError` if another run has taken over, if a producer id was aborted, or if the
+    transactional id has been forgotten since, which aborts everything; `ConcurrentTransactionsError` while `MOST_UNFINISHED` decisions are not finished; `InvalidTxnStateError` if the
     transactional id is not known.
     """
     if record is None:
         raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")
+    if created_at_ms not in {-1, record.created_at_ms}:
+        raise ProducerFencedError(
+            f"transactional id {name!r} was out of use for so long that it was forgotten, after transactions of batch "
+            f"{batch_id} had begun: they were aborted"
+        )
     ids = tuple(merged(producer_ids))
     last = record.last
     if last is not None and batch_id == last.batch_id:
@@ -203,7 +212,7 @@ def abort_producers(record: TransactionRecord, producer_ids: Iterable[int]) -> T
 def unknown(epoch: int, now_ms: int) -> TransactionRecord:
     """The record of an id that partitions know and ZooKeeper does not: everything of it up to ``epoch`` is aborted. An
     absent record is no decision; this one is."""
-    return TransactionRecord(epoch=epoch + 1, run_id="", used_at_ms=now_ms)
+    return TransactionRecord(epoch=epoch + 1, run_id="", used_at_ms=now_ms, created_at_ms=now_ms)
 
 
 def finish(record: TransactionRecord, batch_id: int) -> TransactionRecord:

@@ -430,6 +430,7 @@ class TransactionRecord(Record, frozen=True, kw_only=True):
     ``earlier_runs``: the last ones before it. ``last``: the last decision; ``unfinished``: decisions that not all
     partitions know of, oldest first, ``last`` among them. ``aborted``: producer ids beyond the last decided batch
     that will not be committed. ``used_at_ms``, ``keep_ms``: the znode goes when it has not been used for so long.
+    ``created_at_ms``: tells this znode from one that was forgotten and whose epochs were the same.
 
     Invariants: ``epoch`` and ``last.batch_id`` only rise; a decision is never changed; ``unfinished`` has at most
     `MOST_UNFINISHED` (`transactions.transactional_id`).
@@ -444,6 +445,7 @@ class TransactionRecord(Record, frozen=True, kw_only=True):
     timeout_ms: int = 60_000
     keep_ms: int = 30 * 86_400_000
     used_at_ms: int = 0
+    created_at_ms: int = 0
 
 
 def broker_path(broker_id: int) -> str:

@@ -63,7 +63,9 @@ _KEPT_PRODUCERS: Final = 4
 """How many open producers a worker process keeps, one for each transactional id."""
 _KEEP_MS: Final = 30 * 86_400_000
 _KEEP_ONCE_MS: Final = 3_600_000
-"""How long a transactional id is remembered that serves one batch write: longer than its commit is tried again."""
+"""How long a transactional id is remembered that serves one batch write, beyond twice its time limit: longer than its
+commit is tried again, and while tasks are at work, of which each may begin when another has been open for almost that
+limit."""
 
 _VISIBLE_S: Final = 10.0
 
@@ -133,7 +135,7 @@ class PylogBatchWriter(DataSourceArrowWriter):
             run_id=write_id,
             batch_id=options.version or 0,
             timeout_ms=options.transaction_timeout_ms,
-            keep_ms=_KEEP_MS if is_named else _KEEP_ONCE_MS,
+            keep_ms=_KEEP_MS if is_named else _KEEP_ONCE_MS + 2 * options.transaction_timeout_ms,
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

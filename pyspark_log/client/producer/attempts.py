@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker_runtime.contract.errors import ProducerFencedError
 from broker_runtime.contract.requests import Empty
 from broker_runtime.contract.transactions import (
     AbortTransactionsRequest,
@@ -44,10 +45,11 @@ class BatchScope:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
     """What the decision needs to know. ``producer_id`` -1: the batch had been decided. ``partitions``: those that were
-    written to, as (topic, its id, number)."""
+    written to, as (topic, its id, number). ``created_at_ms``: of the transactional id, by which it began."""
 
     scope: BatchScope
     epoch: int
+    created_at_ms: int
     producer_id: int
     partitions: tuple[tuple[str, bytes, int], ...] = ()
 
@@ -91,13 +93,14 @@ class AttemptProducer:
         """Waits until all is acknowledged. Raises the first delivery error."""
         assert self._scope is not None
         self._producer.flush()
-        epoch, producer_id, partitions = self._producer.transaction_manager().end_attempt()
+        ended = self._producer.transaction_manager().end_attempt()
         scope, self._scope = self._scope, None
         return AttemptResult(
             scope=scope,
-            epoch=epoch,
-            producer_id=producer_id,
-            partitions=tuple((each.topic, each.topic_id, each.partition) for each in partitions),
+            epoch=ended.epoch,
+            created_at_ms=ended.created_at_ms,
+            producer_id=ended.producer_id,
+            partitions=tuple((each.topic, each.topic_id, each.partition) for each in ended.partitions),
         )
 
     def close(self) -> None:
@@ -118,11 +121,19 @@ def decide(
     broker raises; after a `RetriableError` whether it was decided is unknown."""
     found = list(results)
     scope = found[0].scope
+    began_as = {(result.epoch, result.created_at_ms) for result in found if result.producer_id >= 0}
+    if len(began_as) > 1:
+        raise ProducerFencedError(
+            f"transactional id {scope.transactional_id!r} was aborted, or forgotten, while attempts of batch "
+            f"{scope.batch_id} were at work: what some of them have written was aborted"
+        )
+    epoch, created_at_ms = next(iter(began_as), (max(result.epoch for result in found), -1))
     partitions = {partition for result in found for partition in result.partitions}
     request = EndTransactionRequest(
         transactional_id=scope.transactional_id,
         run_id=scope.run_id,
-        epoch=max(result.epoch for result in found),
+        epoch=epoch,
+        created_at_ms=created_at_ms,
         batch_id=scope.batch_id,
         is_commit=True,
         producer_ids=tuple(_ranges(result.producer_id for result in found if result.producer_id >= 0)),
@@ -155,7 +166,9 @@ def decide_empty(
         keep_ms=scope.keep_ms,
     )
     begun = cluster.call("begin_transaction", begin, BeginTransactionResponse, timeout_s=timeout_s)
-    nothing = AttemptResult(scope=scope, epoch=begun.epoch, producer_id=-1, partitions=())
+    nothing = AttemptResult(
+        scope=scope, epoch=begun.epoch, created_at_ms=begun.created_at_ms, producer_id=-1, partitions=()
+    )
     return decide(cluster, [nothing], rows=0, payload_bytes=0, keeps_first=keeps_first, timeout_s=timeout_s)
 
 

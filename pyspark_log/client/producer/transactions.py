@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import (
     ClientStateError,
@@ -83,6 +83,15 @@ _WHAT_NOW: Final = {
 }
 
 
+class EndedAttempt(NamedTuple):
+    """``producer_id`` -1: the batch had been decided. ``created_at_ms``: see `BeginTransactionResponse`."""
+
+    epoch: int
+    created_at_ms: int
+    producer_id: int
+    partitions: tuple[TransactionPartition, ...]
+
+
 class TransactionManager:
     """The transactions of one producer. For one thread at a time, as Kafka's."""
 
@@ -95,6 +104,7 @@ class TransactionManager:
         self._timeout_ms = timeout_ms
         self._run_id = uuid.uuid4().hex
         self._begun: tuple[str, int] = ("", -1)  # the run that began last, and its epoch
+        self._created_at_ms = -1  # of the transactional id, as the last answer to a beginning had it
         self._identity: TransactionIdentity | None = None
         self._group: GroupCommit | None = None
         self._ended_batch = -1  # the last one that this run has decided
@@ -171,12 +181,16 @@ class TransactionManager:
         )
         return self._begin(request, attempt=attempt)
 
-    def end_attempt(self) -> tuple[int, int, tuple[TransactionPartition, ...]]:
-        """Epoch, producer id (-1: the batch had been decided) and partitions of a transaction whose records are all
-        acknowledged. Raises `ClientStateError` if one failed."""
+    def end_attempt(self) -> EndedAttempt:
+        """Ends a transaction whose records are all acknowledged. Raises `ClientStateError` if one failed."""
         self.require("commit")
         assert self._identity is not None
-        attempt = self._identity.epoch, self._numbering.producer_id, _in_order(self._numbering.sent_to)
+        attempt = EndedAttempt(
+            epoch=self._identity.epoch,
+            created_at_ms=self._created_at_ms,
+            producer_id=self._numbering.producer_id,
+            partitions=_in_order(self._numbering.sent_to),
+        )
         self._numbering.end_transaction()
         self._identity = None
         self.state = TransactionState.READY
@@ -185,6 +199,7 @@ class TransactionManager:
     def _begin(self, request: BeginTransactionRequest, *, attempt: int) -> bool:
         begun = self._cluster.call("begin_transaction", request, BeginTransactionResponse)
         self._begun = (request.run_id, begun.epoch)
+        self._created_at_ms = begun.created_at_ms
         self._open(request.run_id, begun.epoch, begun.batch_id, begun.producer_id, attempt=attempt)
         return not begun.is_decided
 

@@ -48,11 +48,11 @@ def brokers() -> Brokers:
 
 
 def begin(coordinator: TransactionCoordinator, run_id: str = "r", *, epoch: int = -1, keep_ms: int = DAY_MS) -> int:
-    found, batch_id, is_decided = coordinator.begin(
+    record, batch_id, is_decided = coordinator.begin(
         "x", run_id=run_id, batch_id=-1, epoch=epoch, timeout_ms=1_000, keep_ms=keep_ms
     )
     assert (batch_id >= 0, is_decided) == (True, False)
-    return found
+    return record.epoch
 
 
 def decide(coordinator: TransactionCoordinator, batch_id: int, run_id: str = "r", epoch: int = 0) -> None:

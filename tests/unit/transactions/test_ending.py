@@ -36,7 +36,14 @@ from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.transactions.ending import TransactionEnding
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import Set
-from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, transaction_path
+from broker_runtime.zookeeper.znodes import (
+    TRANSACTIONS,
+    DecidedPartitions,
+    PartitionState,
+    partition_state_path,
+    to_json,
+    transaction_path,
+)
 from tests.callers import CLIENT
 from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, leadership
@@ -57,7 +64,9 @@ class Cluster:
         self.coordinator = TransactionCoordinator(
             self.client, steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
         )
-        self.ending = TransactionEnding(self.hosted.registry, self.coordinator, wall_ms=lambda: self.now_ms)
+        self.ending = TransactionEnding(
+            self.hosted.registry, self.coordinator, broker_id=1, wall_ms=lambda: self.now_ms
+        )
 
     def another_coordinator(self) -> TransactionCoordinator:
         """Of another broker: it knows nothing of what the first one did."""
@@ -67,11 +76,11 @@ class Cluster:
 
     def begin(self, run_id: str = "r1", batch_id: int = -1) -> tuple[int, int]:
         """The epoch and the batch id."""
-        epoch, batch_id, is_decided = self.coordinator.begin(
+        record, batch_id, is_decided = self.coordinator.begin(
             "sink", run_id=run_id, batch_id=batch_id, timeout_ms=LIMIT_MS, keep_ms=DAY_MS
         )
         assert not is_decided
-        return epoch, batch_id
+        return record.epoch, batch_id
 
     def write(
         self, producer_id: int, epoch: int, batch_id: int, *, rows: int = 2, partition: int = 0, name: str = "sink"
@@ -204,7 +213,11 @@ def test_clock_that_was_set_back_keeps_no_transaction_open(known_s: float, is_ab
     cluster = Cluster()
     now_s = 0.0
     cluster.ending = TransactionEnding(
-        cluster.hosted.registry, cluster.coordinator, wall_ms=lambda: cluster.now_ms, clock=ReadClock(lambda: now_s)
+        cluster.hosted.registry,
+        cluster.coordinator,
+        broker_id=1,
+        wall_ms=lambda: cluster.now_ms,
+        clock=ReadClock(lambda: now_s)
     )
     epoch, batch_id = cluster.begin()
     cluster.write(7, epoch, batch_id)
@@ -244,10 +257,10 @@ def test_id_that_cannot_be_changed_holds_up_no_other(monkeypatch: pytest.MonkeyP
     """What is wrong with one is its own: its record may be too large for ZooKeeper."""
     cluster = Cluster()
     for name, producer_id in (("a", 1), ("sink", 7)):
-        epoch, batch_id, _ = cluster.coordinator.begin(
+        record, batch_id, _ = cluster.coordinator.begin(
             name, run_id="r1", batch_id=-1, timeout_ms=LIMIT_MS, keep_ms=DAY_MS
         )
-        cluster.write(producer_id, epoch, batch_id, name=name)
+        cluster.write(producer_id, record.epoch, batch_id, name=name)
     real = TransactionCoordinator.abort_producers
 
     def abort_producers(self: TransactionCoordinator, name: str, *args: Any, **fields: Any) -> Any:
@@ -324,7 +337,11 @@ def test_decision_is_finished_once_all_in_sync_replicas_have_its_end() -> None:
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     cluster.decide(epoch, batch_id, 7)
     cluster.ending = TransactionEnding(
-        cluster.hosted.registry, cluster.coordinator, wall_ms=lambda: cluster.now_ms, clock=ImpatientClock()
+        cluster.hosted.registry,
+        cluster.coordinator,
+        broker_id=1,
+        wall_ms=lambda: cluster.now_ms,
+        clock=ImpatientClock()
     )
     assert cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[partition]) == [False]
 
@@ -488,7 +505,7 @@ def test_leader_that_is_told_of_a_decision_does_not_go_by_an_older_read(monkeypa
     real = behind.read_all
     monkeypatch.setattr(behind, "read_all", lambda names: [old for _ in names])
     monkeypatch.setattr(coordination, "barrier", lambda _: monkeypatch.setattr(behind, "read_all", real))
-    cluster.ending = TransactionEnding(cluster.hosted.registry, behind, wall_ms=lambda: cluster.now_ms)
+    cluster.ending = TransactionEnding(cluster.hosted.registry, behind, broker_id=1, wall_ms=lambda: cluster.now_ms)
     done = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[cluster.hosted.partitions[0]])
     assert (done, cluster.visible()) == ([True], [1, 2])
 
@@ -543,7 +560,10 @@ def test_broker_that_lags_gives_no_batch_out_that_was_decided(monkeypatch: pytes
         )
         for batch_id in (1, -1)
     }
-    assert begun == {1: (epoch, 1, False), -1: (epoch, 1, False)}
+    assert {each: (found.record.epoch, found.batch_id, found.is_decided) for each, found in begun.items()} == {
+        1: (epoch, 1, False),
+        -1: (epoch, 1, False),
+    }
     assert behind.barriers == 1, "what is known to be current is not read behind a barrier"
 
 
@@ -556,7 +576,8 @@ def test_broker_that_lags_refuses_nobody_who_has_taken_over(monkeypatch: pytest.
     fields = {"timeout_ms": LIMIT_MS, "keep_ms": DAY_MS}
     behind.coordinator.require_may_begin("sink", epoch=epoch, batch_id=batch_id, producer_id=7)
     behind.barriers = 0
-    assert behind.coordinator.begin("sink", run_id="r1", batch_id=-1, epoch=epoch, **fields) == (epoch, 0, False)
+    begun = behind.coordinator.begin("sink", run_id="r1", batch_id=-1, epoch=epoch, **fields)
+    assert (begun.record.epoch, begun.batch_id, begun.is_decided) == (epoch, 0, False)
     behind.barriers = 0
     cluster.coordinator = behind.coordinator
     assert not cluster.decide(epoch, batch_id, 7)
@@ -590,3 +611,36 @@ def test_end_that_has_not_room_for_all_does_not_say_that_the_batch_is_over() -> 
     planned = transactions.plan_end(Outcomes(transactional_id="sink", epoch=0, batch_id=4), MOST_ENDED + 1)
     assert planned is not None
     assert (len(planned.ended), planned.batch_id, planned.last_stable_offset) == (MOST_ENDED, -1, MOST_ENDED)
+
+
+@pytest.mark.parametrize(("leader", "leader_epoch"), [(1, 1), (2, 2), (1, 2), (None, 1)])
+def test_leader_that_was_replaced_does_not_answer_for_its_log(leader: int | None, leader_epoch: int) -> None:
+    """It stood still, and has nothing of the batch: the frames are in its successor's log, which would abort them with
+    the next decision if this one were forgotten."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.decide(epoch, batch_id, 7)
+    partition = cluster.hosted.partitions[0]
+    state = PartitionState(
+        leader=leader, leader_epoch=leader_epoch, isr=(1, 2), controller_epoch=1, leader_broker_epoch=1
+    )
+    path = partition_state_path("t", 0)
+    cluster.client.ensure_path(path)
+    cluster.client.set(path, to_json(state), version=-1)
+    has_ended = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[partition])
+    assert has_ended == [(leader, leader_epoch) == (1, partition.leader_epoch)]
+
+
+def test_leader_whose_log_has_the_end_answers_by_itself() -> None:
+    """It asks nobody whether it leads: without in-sync replicas that have it, the end would not be committed."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    partition = cluster.hosted.partitions[0]
+    assert cluster.client.find(partition_state_path("t", 0)) is None
+    for _ in range(2):
+        assert cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[partition]) == [True]
+    cluster.decide(epoch, batch_id + 1, 8)
+    has_ended = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id + 1, partitions=[partition])
+    assert has_ended == [False], "of the next batch it knows nothing"

@@ -20,6 +20,8 @@ from broker_runtime.zookeeper.znodes import (
     PartitionState,
     TopicRecord,
     TransactionRecord,
+    to_json,
+    topic_path,
     transaction_path,
 )
 
@@ -103,6 +105,27 @@ def _led() -> TopicState:
         version=0,
         partitions=tuple(VersionedState(state=state, version=0) for state in states),
     )
+
+
+@pytest.mark.parametrize("written", [(0, 1, 2), (2,)])
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_partition_that_this_broker_has_not_heard_of_is_not_passed_over(
+    written: tuple[int, ...], is_recreated: bool
+) -> None:
+    """A producer has written to it: its transaction would be aborted by the next decision. A third partition was added,
+    or the topic recreated with three."""
+    topic_id = bytes([9] * 16) if is_recreated else LED.topic_id
+    broker = Broker()
+    broker.answers = {1: True, 2: True}
+    record = TopicRecord(topic_id=topic_id, assignment=((1,), (2,), (1,)), schemas=(), key=None, created_at_ms=0)
+    broker.client.ensure_path(topic_path("led"))
+    broker.client.set(topic_path("led"), to_json(record), version=-1)
+    for batch_id, partitions in enumerate((written, (3,))):
+        broker.decide(batch_id, partitions=DecidedPartitions(topic="led", topic_id=topic_id, partitions=partitions))
+    broker.finishing.step()
+    broker.now_ms += 1_000
+    broker.finishing.step()
+    assert broker.unfinished() == [0], "there is no partition 3 to be told"
 
 
 @pytest.mark.parametrize("other", [False, None])

@@ -334,3 +334,13 @@ def test_outcome_of_a_producer_never_changes(seed: int) -> None:
                 assert outcome.setdefault(producer_id, now) is now
             else:
                 assert producer_id not in outcome
+
+
+def test_record_that_was_created_anew_commits_nothing_from_before() -> None:
+    """Its epochs begin at 0 again, so they do not tell."""
+    first, second = begin(None, now_ms=5).record, begin(None, now_ms=DAY_MS + 6).record
+    assert (first.epoch, first.run_id) == (second.epoch, second.run_id)
+    with pytest.raises(ProducerFencedError, match="'a' was out of use for so long that it was forgotten"):
+        decide(second, 0, [(1, 1)], created_at_ms=first.created_at_ms)
+    for known in (second.created_at_ms, -1):
+        assert decide(second, 0, [(1, 1)], created_at_ms=known).decision.is_commit
