@@ -168,7 +168,7 @@ def _thread_names() -> Iterator[str]:
 def _after_fork_in_parent() -> None:
     with _gate.condition:
         _gate.shut_by = None
-        _gate.used = False
+        _gate.used = _gate.inside > 0  # whoever came inside before the fork still has gRPC's threads
         _gate.condition.notify_all()
 
 

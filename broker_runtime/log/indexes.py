@@ -18,9 +18,11 @@ closed, and not before.
 from __future__ import annotations
 
 import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import crc32c
 
@@ -35,6 +37,7 @@ NO_TIMESTAMP = -(1 << 63)
 """Below every timestamp: the maximum over no records."""
 _OFFSET, _POSITION, _TIMESTAMP, _END_OFFSET = 0, 1, 0, 2  # fields by number
 _ENTRIES_AT_ONCE = 128
+_POSITIONS_REMEMBERED: Final = 64
 
 
 class AbortedTransaction(NamedTuple):
@@ -339,3 +342,30 @@ class IndexBuilder:
         if self.max_timestamp_ms > self._last_timestamp_ms:
             self.time_entries.append((self.max_timestamp_ms, offset - self._base_offset))
             self._last_timestamp_ms = self.max_timestamp_ms
+
+
+class ReadPositions:
+    """Where frames begin: offset → (segment's base offset, position). Thread-safe; bounded; may forget anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def remember(self, offset: int, base_offset: int, position: int) -> None:
+        """The frame that begins with ``offset`` is, or will be, at ``position`` of the segment."""
+        with self._lock:
+            self._positions[offset] = (base_offset, position)
+            self._positions.move_to_end(offset)
+            if len(self._positions) > _POSITIONS_REMEMBERED:
+                self._positions.popitem(last=False)
+
+    def find(self, offset: int, base_offset: int) -> int | None:
+        """The position if it is remembered and in that segment."""
+        with self._lock:
+            base, position = self._positions.get(offset, (-1, -1))
+            return position if base == base_offset else None
+
+    def clear(self) -> None:
+        """Forgets everything: positions may be those of other frames now."""
+        with self._lock:
+            self._positions.clear()

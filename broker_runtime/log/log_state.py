@@ -28,9 +28,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -52,11 +51,12 @@ from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.files import FileSystem, replace_file
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
-from broker_runtime.log.indexes import AbortedTransaction
+from broker_runtime.log.indexes import AbortedTransaction, ReadPositions
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.partition_files import RESTART_NAME, UNFLUSHED_NAME, PartitionFiles
 from broker_runtime.log.producer_state import (
+    UNKNOWN_ENTRIES,
     ProducerState,
     load_producers,
     remove_snapshots,
@@ -70,7 +70,6 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, 
 
 SHORTEST_WAIT_S: Final = 0.05  # for a log that is in use, however little time is left
 _CHECK_S: Final = 0.05  # how often a thread that waits for the lock checks ``is_over``
-_POSITIONS_REMEMBERED: Final = 64
 _LONGEST_FSYNC_S: Final = 60.0
 _Found = TypeVar("_Found")
 
@@ -283,6 +282,7 @@ class LogState:
                 added += 1
             self._write_snapshot(offset)
 
+        self._compare_if_new(self.segments.active)
         try:
             self.segments.append(frames, self.config, now_ms=now_ms, on_roll=on_roll)
         finally:
@@ -319,8 +319,14 @@ class LogState:
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start, end), which is below the last stable offset.
 
-        Call inside `using`. Raises `CorruptRecordError` where the frames are at fault, `OSError`.
+        Call inside `using`. Raises `OffsetOutOfRangeError` where the first of them were removed meanwhile, and their
+        index with them; `CorruptRecordError` where the frames are at fault, `OSError`.
         """
+        if start < self.segments.base_offsets[0]:
+            raise OffsetOutOfRangeError(
+                f"offset {start} of {self.directory.name} was deleted while it was read: the log begins at "
+                f"{self.log_start_offset}"
+            )
         found: list[AbortedTransaction] = []
         for segment in self.segments.from_offset(start):
             if not segment.has_sound_transactions or (segment.is_closed and segment.first_open is None):
@@ -332,6 +338,12 @@ class LogState:
             if is_all or (is_last and segment.next_offset >= end):
                 break
         return found
+
+    def _compare_if_new(self, segment: Segment) -> None:
+        """Before something is added to what an index lacks, or a snapshot says how long it is."""
+        if not segment.has_sound_transactions:
+            with suppress(CorruptRecordError):  # reported to whoever reads there
+                self._compare_transactions(segment)
 
     def _compare_transactions(self, segment: Segment) -> None:
         """A transaction index that was lost, whole or in part, is rebuilt: what it lacks would be served. Its snapshot
@@ -433,8 +445,13 @@ class LogState:
         self._write_producers(offset)
 
     def _write_producers(self, offset: int) -> None:
-        """``offset``: where the active segment ends."""
-        index_entries = len(self.segments.active.transaction_index.file)
+        """``offset``: where the log ends."""
+        index_entries = UNKNOWN_ENTRIES
+        with suppress(CorruptRecordError):
+            last = self.segments.find(offset - 1)  # the active one, unless that is empty: the one before ends here, too
+            self._compare_if_new(last)
+            if last.has_sound_transactions:
+                index_entries = len(last.transaction_index.file)
         write_snapshot(self.files, self.directory, offset, self.producers, index_entries)
 
     def _sync(self, timeout_s: float, is_over: Callable[[], bool]) -> int:
@@ -455,33 +472,6 @@ class LogState:
 
 def _nobody() -> None:
     """Nobody listens."""
-
-
-class ReadPositions:
-    """Where frames begin: offset → (segment's base offset, position). Thread-safe; bounded; may forget anything."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
-
-    def remember(self, offset: int, base_offset: int, position: int) -> None:
-        """The frame that begins with ``offset`` is, or will be, at ``position`` of the segment."""
-        with self._lock:
-            self._positions[offset] = (base_offset, position)
-            self._positions.move_to_end(offset)
-            if len(self._positions) > _POSITIONS_REMEMBERED:
-                self._positions.popitem(last=False)
-
-    def find(self, offset: int, base_offset: int) -> int | None:
-        """The position if it is remembered and in that segment."""
-        with self._lock:
-            base, position = self._positions.get(offset, (-1, -1))
-            return position if base == base_offset else None
-
-    def clear(self) -> None:
-        """Forgets everything: positions may be those of other frames now."""
-        with self._lock:
-            self._positions.clear()
 
 
 # --- a follower's append ----------------------------------------------------------------------------------------------

@@ -223,7 +223,8 @@ class PartitionLog:
         return self._state.ready().last_stable_offset
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records in [start, end), which is below the last stable offset."""
+        """The aborted transactions with records in [start, end), which is below the last stable offset. Raises
+        `OffsetOutOfRangeError` where that was deleted, also if a `LogSlice` of it is still held."""
         with noting_damage(self._state), self._state.using("look up aborted transactions"):
             return self._state.aborted(start, end)
 

@@ -50,7 +50,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import crc32c
 import msgspec
@@ -319,9 +319,14 @@ def write_snapshot(
     replace_file(files, snapshot_path(directory, offset), state.encode(index_entries))
 
 
+UNKNOWN_ENTRIES: Final = (1 << 32) - 1
+"""More than any index has: it is to be rebuilt before it is used."""
+
+
 class SegmentTransactions(NamedTuple):
     """What a snapshot's head tells of the segment that ends there: ``index_entries``, how many entries its transaction
-    index has; ``first_open``, the first offset of all transactions that are open at its end (-1: none)."""
+    index has (or `UNKNOWN_ENTRIES`); ``first_open``, the first offset of all transactions that are open at its end (-1:
+    none)."""
 
     index_entries: int
     first_open: int

@@ -64,15 +64,20 @@ def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool, i
     if room_bytes <= 0 and not is_first:
         partition.require_leader(wanted.leader_epoch)
         return
-    read.found = partition.read(
+    found = partition.read(
         wanted.offset,
         max_bytes=room_bytes,
         leader_epoch=wanted.leader_epoch,
         at_least_one=is_first,
         is_committed=is_committed,
     )
-    if read.found is not None and is_committed:
-        read.aborted = partition.log.aborted_transactions(read.found.start_offset, read.found.next_offset)
+    if found is not None and is_committed:
+        try:
+            read.aborted = partition.log.aborted_transactions(found.start_offset, found.next_offset)
+        except PylogError:
+            found.close()
+            raise
+    read.found = found
 
 
 def read_for_follower(

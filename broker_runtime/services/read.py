@@ -115,11 +115,11 @@ class ReadService:
                 if not self._budget.acquire(size_bytes, _MAX_BUDGET_WAIT_S):
                     raise RequestTimedOutError(f"the broker had no {size_bytes} bytes free for a piece of a read")
                 try:
+                    aborted: Sequence[AbortedRange] = ()
                     with plan.partition.refusing():
                         frames = found.load() if plan.columns is None else found.load_projected(plan.columns)
-                    aborted: Sequence[AbortedRange] = ()
-                    if plan.is_committed:
-                        aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
+                        if plan.is_committed:
+                            aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
                     yield (
                         ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),

@@ -6,7 +6,7 @@ Rule: translates between requests and `transactions`; what is decided is decided
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from broker_runtime.contract.errors import (
@@ -159,7 +159,7 @@ class TransactionService:
                     f"this broker no longer coordinates group {request.group.group_id!r}; find its coordinator again"
                 ) from None
         if decided.record.unfinished:
-            self._finishing.add(request.transactional_id, decided.record)
+            self._finishing.add(request.transactional_id, decided.record, is_followed=request.begins_next)
         begins_next = request.begins_next and (decided.record.run_id, decided.record.epoch) == (
             request.run_id,
             request.epoch,
@@ -186,14 +186,16 @@ class TransactionService:
         """What ZooKeeper has. Any broker answers."""
         if request.is_current:
             self._coordinator.catch_up()
-        names = self._coordinator.names() if request.transactional_ids is None else sorted(request.transactional_ids)
-        for name in names:
-            _check_id(name)
-        records = self._coordinator.read_all(names)
+        records: Mapping[str, TransactionRecord | None]
+        if request.transactional_ids is None:
+            records = self._coordinator.read_sound(self._coordinator.names())
+        else:
+            names = sorted(request.transactional_ids)
+            for name in names:
+                _check_id(name)
+            records = dict(zip(names, self._coordinator.read_all(names), strict=True))
         return ListTransactionsResponse(
-            transactional_ids=tuple(
-                _info(name, record) for name, record in zip(names, records, strict=True) if record is not None
-            )
+            transactional_ids=tuple(_info(name, record) for name, record in records.items() if record is not None)
         )
 
     def open_transactions(self, caller: Caller, request: OpenTransactionsRequest) -> OpenTransactionsResponse:

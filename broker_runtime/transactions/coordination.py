@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from broker_runtime.contract.errors import (
     ConcurrentTransactionsError,
+    CorruptRecordError,
     InvalidTxnStateError,
     ProducerFencedError,
     PylogError,
@@ -27,7 +28,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.transactions import transactional_id as machine
 from broker_runtime.zookeeper.guarded import Guard, Planned, barrier, change
-from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZooKeeperClient
+from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     TRANSACTIONS,
     DecidedPartitions,
@@ -272,13 +273,17 @@ class TransactionCoordinator:
         return self.read(name, at_least=(epoch, batch_id))
 
     def read_all(self, names: Sequence[str]) -> list[TransactionRecord | None]:
-        """As `read`, for many at once."""
-        paths = [transaction_path(name) for name in names]
-        found: list[TransactionRecord | None] = []
-        for name, path, node in zip(names, paths, self._client.find_all(paths), strict=True):
-            record = None if node is None else from_json(node.data, TransactionRecord, path)
-            self._learn(name, record, -1 if node is None else node.version)
-            found.append(record)
+        """As `read`, for many at once. Raises `CorruptRecordError` for the first that is damaged."""
+        return [self._learned(name, node) for name, node in self._nodes(names)]
+
+    def read_sound(self, names: Sequence[str]) -> dict[str, TransactionRecord | None]:
+        """As `read_all`, without those that are damaged, which are logged."""
+        found: dict[str, TransactionRecord | None] = {}
+        for name, node in self._nodes(names):
+            try:
+                found[name] = self._learned(name, node)
+            except CorruptRecordError as error:
+                event(_logger, "read transactional id", level=logging.ERROR, transactional_id=name, error=error)
         return found
 
     def current_topic(self, topic: str) -> TopicRecord | None:
@@ -381,6 +386,14 @@ class TransactionCoordinator:
                 self._ended[name] = left
             else:
                 self._ended.pop(name, None)
+
+    def _nodes(self, names: Sequence[str]) -> Iterable[tuple[str, ZNode | None]]:
+        return zip(names, self._client.find_all([transaction_path(name) for name in names]), strict=True)
+
+    def _learned(self, name: str, node: ZNode | None) -> TransactionRecord | None:
+        record = None if node is None else from_json(node.data, TransactionRecord, transaction_path(name))
+        self._learn(name, record, -1 if node is None else node.version)
+        return record
 
     def _recent(self, name: str) -> _Known | None:
         """The record as it was a moment ago, without a call; None: not known."""

@@ -62,13 +62,13 @@ class TransactionEnding:
             by_id.setdefault(opened.begin.transactional_id, []).append((partition, opened))
         names = sorted(by_id)
         try:
-            records = self._coordinator.read_all(names) if names else []
+            records = self._coordinator.read_sound(names) if names else {}
         except PylogError as error:
             event(_logger, "end transactions", level=logging.WARNING, error=error)
             return
-        for name, record in zip(names, records, strict=True):
+        for name, found_record in records.items():
             try:
-                record = self._without_late(name, record, by_id[name])
+                record = self._without_late(name, found_record, by_id[name])
             except PylogError as error:  # what is wrong with one id holds up no other
                 event(_logger, "end transactions", level=logging.WARNING, transactional_id=name, error=error)
                 continue

@@ -1,9 +1,11 @@
 """Has the leaders of a decision's partitions end what is over, until all of them have; then the decision is finished.
 
-Rules: nobody waits for this but the sixth decision of one transactional id (`MOST_UNFINISHED`). Whoever decided begins
-at once. That a decision is finished is written with the id's next decision, or after a moment without one. What a
-broker that died has left is found by whichever broker is the controller, a few times a minute. Telling a leader twice
-changes nothing.
+Rules: nobody waits for this but the sixth decision of one transactional id (`MOST_UNFINISHED`), and batch writes, which
+return when they can be read. Whoever decided begins at once. That a decision is finished is written with the id's next
+decision where one is to follow soon (or after a moment without one), else at once. What a broker that died has left is
+found by whichever broker is the controller, a few times a minute. Telling a leader twice changes nothing. That a
+partition does not exist, or has nothing to be told, is believed only of what ZooKeeper has now: a decision that is
+finished too early is forgotten, and the next one would abort what it has committed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
@@ -35,6 +37,16 @@ MOST_WAITING: Final = 10_000
 _SWEPT_AT_ONCE: Final = 500
 
 _logger = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """An id with decisions to be finished. ``record``: None: to be read. ``write_after_s``: see `WRITE_AFTER_S`."""
+
+    record: TransactionRecord | None
+    write_after_s: float
+
+
+_UNREAD: Final = _Waiting(None, 0.0)
 
 
 class AskLeader(Protocol):
@@ -66,18 +78,19 @@ class TransactionFinishing:
         self._steady_ms = steady_ms
         self._believed_ms = believed_ms
         self._lock = threading.Lock()
-        self._waiting: dict[str, TransactionRecord | None] = {}  # None: to be read
+        self._waiting: dict[str, _Waiting] = {}
         self._unwritten: dict[str, int] = {}  # ids with finished decisions, and when that is to be written (ms)
         self._signal = Signal()
         self._sweep_at_ms = steady_ms() + int(SWEEP_S * 1000)
 
-    def add(self, name: str, record: TransactionRecord) -> None:
-        """There is a decision of this id to be finished. ``record``: as it was written."""
+    def add(self, name: str, record: TransactionRecord, *, is_followed: bool) -> None:
+        """There is a decision of this id to be finished. ``record``: as it was written. ``is_followed``: another
+        decision is to come soon."""
         with self._lock:
-            waiting = self._waiting.get(name)
-            is_older = waiting is not None and (record.epoch, last_batch(record)) < (waiting.epoch, last_batch(waiting))
+            known = self._waiting.get(name, _UNREAD).record
+            is_older = known is not None and (record.epoch, last_batch(record)) < (known.epoch, last_batch(known))
             if not is_older and (name in self._waiting or len(self._waiting) < MOST_WAITING):
-                self._waiting[name] = record
+                self._waiting[name] = _Waiting(record, WRITE_AFTER_S if is_followed else 0.0)
         self._signal.set()
 
     def wake(self) -> None:
@@ -92,9 +105,9 @@ class TransactionFinishing:
         """Finishes what can be finished. Blocks, in bounds. Raises nothing: what fails is tried again."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        for name, record in waiting.items():
+        for name, each in waiting.items():
             try:
-                if not self._finish(name, record or self._coordinator.read(name)):
+                if not self._finish(name, each.record or self._coordinator.read(name), each.write_after_s):
                     self._again(name)
             except (PylogError, ZNodeError) as error:
                 event(_logger, "finish transactions", level=logging.WARNING, transactional_id=name, error=error)
@@ -118,16 +131,16 @@ class TransactionFinishing:
     def _again(self, name: str) -> None:
         with self._lock:
             if len(self._waiting) < MOST_WAITING:
-                self._waiting.setdefault(name, None)
+                self._waiting.setdefault(name, _UNREAD)
 
-    def _finish(self, name: str, record: TransactionRecord | None) -> bool:
+    def _finish(self, name: str, record: TransactionRecord | None, write_after_s: float) -> bool:
         """Whether nothing of the id is unfinished any more."""
         if record is None:
             return True
         ended = [decision for decision in record.unfinished if self._have_all_ended(name, record, decision)]
         if ended:
             self._coordinator.note_ended(name, ended)
-            delay_s = WRITE_AFTER_S if len(record.unfinished) < _MANY_UNFINISHED else 0.0
+            delay_s = write_after_s if len(record.unfinished) < _MANY_UNFINISHED else 0.0
             due_ms = self._steady_ms() + int(delay_s * 1000)
             self._unwritten[name] = min(due_ms, self._unwritten.get(name, due_ms))
         return len(ended) == len(record.unfinished)
@@ -164,7 +177,11 @@ class TransactionFinishing:
             known = cluster.topics.get(each.topic)
             states = () if known is None or known.record.topic_id != each.topic_id else known.partitions
             # This broker may not have heard yet of a topic, or of partitions, that the producer has written to.
-            count = len(states) if max(each.partitions, default=-1) < len(states) else self._count_now(each.topic, each.topic_id)
+            count = (
+                len(states)
+                if max(each.partitions, default=-1) < len(states)
+                else self._count_now(each.topic, each.topic_id)
+            )
             for number in each.partitions:
                 if number >= count:
                     continue
@@ -187,7 +204,7 @@ class TransactionFinishing:
         names = self._coordinator.names()
         for start in range(0, len(names), _SWEPT_AT_ONCE):
             some = names[start : start + _SWEPT_AT_ONCE]
-            for name, record in zip(some, self._coordinator.read_all(some), strict=True):
+            for name, record in self._coordinator.read_sound(some).items():
                 if record is None:
                     continue
                 if record.unfinished:

@@ -147,8 +147,8 @@ def decide(
     decided before: the first decision stays, and the rows that were written now are aborted by it. Raises
     `ReplayDiffersError` if such a replay has other rows or bytes, unless ``keeps_first``; `CheckpointBehindSinkError`
     for an earlier batch; `ProducerFencedError` if another run has taken over, if a producer id was aborted, or if the
-    transactional id has been forgotten since, which aborts everything; `ConcurrentTransactionsError` while `MOST_UNFINISHED` decisions are not finished; `InvalidTxnStateError` if the
-    transactional id is not known.
+    transactional id has been forgotten since, which aborts everything; `ConcurrentTransactionsError` while
+    `MOST_UNFINISHED` decisions are not finished; `InvalidTxnStateError` if the transactional id is not known.
     """
     if record is None:
         raise InvalidTxnStateError(f"transactional id {name!r} has begun nothing, or has been forgotten")

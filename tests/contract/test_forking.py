@@ -245,3 +245,17 @@ def test_threads_of_grpc_are_recognised_where_the_system_tells_their_names() -> 
     with flight.FlightServerBase("grpc://127.0.0.1:0") as server:
         are_seen = any(name.startswith(forking._GRPC_THREADS) for name in forking._thread_names())
         assert are_seen is forking._TASKS.exists(), server.port
+
+
+def test_call_that_outlasts_a_fork_is_waited_for_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended when the next fork comes, and gRPC's threads have not."""
+    monkeypatch.setattr(forking, "FORK_WAIT_S", 0.01)
+    with forking.flight_use():
+        forking._before_fork()
+        forking._after_fork_in_parent()
+    waits: list[None] = []
+    monkeypatch.setattr(forking, "_await_end_of_grpc", lambda: waits.append(None))
+    for _ in range(2):
+        forking._before_fork()
+        forking._after_fork_in_parent()
+    assert len(waits) == 1

@@ -295,4 +295,12 @@ CLIENT: Final = (
         breaks="What was fetched before is delivered, whatever comes after it.",
         tests=("tests/unit/client/test_consumer_delivery.py",),
     ),
+    Mutant(
+        name="call_that_outlasts_a_fork_is_forgotten",
+        file="broker_runtime/contract/forking.py",
+        old="        _gate.used = _gate.inside > 0",
+        new="        _gate.used = False",
+        breaks="A fork waits until gRPC's threads are gone, also those of a call that outlasted the fork before.",
+        tests=("tests/contract/test_forking.py",),
+    ),
 )

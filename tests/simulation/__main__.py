@@ -1,6 +1,7 @@
 """Runs the simulator: many seeds of a workload, and what they came to.
 
-    python -m tests.simulation [--workload partitions|groups|transactions] [--seeds N] [--first F] [--processes P] [--variant NAME]
+    python -m tests.simulation [--workload partitions|groups|transactions] [--seeds N] [--first F] [--processes P]
+                               [--variant NAME]
 
 With ``--seed S`` one seed alone, with its whole trace. Ends with 1 if an invariant did not hold anywhere.
 """

@@ -228,8 +228,10 @@ class Accumulator:
             if self._unfinished.pop(batch.delivery, None) is None:
                 return
             self._memory.release(batch.reserved_bytes)
-            if error is not None and self._first_error is None:
-                self._first_error = error
+            if error is not None:
+                self._first_error = self._first_error or error
+                if self.numbering is not None:
+                    self.numbering.failed(error)
         batch.delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
 
     # --- the partitions' leaders, time limits, the end --------------------------------------------------------
@@ -623,6 +625,9 @@ class Numbering:
         if number is not None and not batch.is_doubtful and batch.queue.sequence.holds(number, batch.serial):
             batch.queue.sequence.void_from(batch.serial)
 
+    def failed(self, error: PylogError) -> None:
+        """The records of a batch have failed, for good."""
+
     def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
         """Whether a batch that was refused for a gap may be sent again. False: it may be in the log already.
 
@@ -702,6 +707,11 @@ class TransactionalNumbering(Numbering):
         if batch.number is not None and self.failure is None:
             late = DeliveryTimeoutError("a batch of the transaction was not acknowledged in time")
             self.failure = error or batch.queue.last_error or late
+
+    def failed(self, error: PylogError) -> None:
+        """The transaction lacks these records, also if they were never sent, and whoever was told of it."""
+        if self._identity is not None and self.failure is None:
+            self.failure = error
 
     def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
         """See `Numbering.is_retryable`."""

@@ -28,10 +28,8 @@ class Broker:
         self.now_ms = 1_000_000_000
         client = MemoryZooKeeper().client()
         client.ensure_path(TRANSACTIONS)
-        self.coordinator = TransactionCoordinator(
-            client, steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
-        )
-        nothing = cast(Any, SimpleNamespace(add=lambda name, record: None))
+        self.coordinator = TransactionCoordinator(client, steady_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms)
+        nothing = cast(Any, SimpleNamespace(add=lambda name, record, is_followed: None))
         self.service = TransactionService(
             nothing,
             coordinator=self.coordinator,

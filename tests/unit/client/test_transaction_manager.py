@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import InvalidTxnStateError
+from broker_runtime.contract.errors import DeliveryTimeoutError, InvalidTxnStateError
+from broker_runtime.contract.schema import UNTYPED
 from broker_runtime.contract.transactions import (
     NEXT_BATCH,
     BeginTransactionRequest,
@@ -17,6 +20,9 @@ from broker_runtime.contract.transactions import (
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer import transactions
 from pyspark_log.client.producer.accumulator import TransactionalNumbering
+from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.partition_queue import PartitionQueue
+from pyspark_log.client.producer.producer import Producer
 from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
 
 
@@ -122,3 +128,25 @@ def test_what_a_decision_gave_is_used_once(
     manager.begin()
     assert numbering.producer_id == 2
     assert brokers.begun[1:] == [(6, 3)]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_record_that_was_never_sent_is_missed_by_commit(brokers: Brokers, is_flushed: bool) -> None:
+    """No broker was there to send it to until its time was up. That `flush` has reported it changes nothing."""
+    with Producer(bootstrap_servers="127.0.0.1:1", transactional_id="x", delivery_timeout_ms=1) as producer:
+        manager, accumulator = producer.transaction_manager(), producer._accumulator
+        manager._cluster = cast(Cluster, brokers)
+        producer.begin_transaction()
+        delivery = Delivery("t", 0, base_timestamp_ms=0, flush=accumulator.flush)
+        delivery.count = 1
+        accumulator.add_frame(PartitionQueue("t", bytes(16), 0, UNTYPED, 1 << 20), delivery, pa.py_buffer(bytes(128)))
+        accumulator.expire(time.monotonic() + 1)
+        if is_flushed:
+            with pytest.raises(DeliveryTimeoutError):
+                producer.flush()
+        with pytest.raises(DeliveryTimeoutError):
+            producer.commit_transaction()
+        assert manager.state is TransactionState.ABORTABLE
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.commit_transaction()

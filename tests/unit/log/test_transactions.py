@@ -67,6 +67,11 @@ def end(log: PartitionLog, outcomes: Outcomes, *, now_ms: int = 1000) -> bool:
     return result is not None
 
 
+def write_and_abort(log: PartitionLog, batch_id: int) -> None:
+    append(log, transactional(7 + batch_id), begin("a", batch_id))
+    assert end(log, Outcomes(transactional_id="a", epoch=0, batch_id=batch_id))
+
+
 def controls(log: PartitionLog) -> list[tuple[FrameHeader, TransactionBegin | TransactionEnd]]:
     return [(header, parse_control(data)) for header, data in read_frames(log) if header.is_control]
 
@@ -505,6 +510,42 @@ def test_lost_index_never_shows_aborted_records(suffix: str, damage: str) -> Non
         log = open_log(directory, TINY)
         commit(log)
         assert visible(log) == expected
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("use", ["roll", "append and roll", "nothing", "append an end", "append an end and roll"])
+def test_lost_index_is_noticed_whatever_comes_before_the_first_reader(
+    use: str, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A snapshot does not confirm what is left of an index, nor does what is added make up for what is missing. One
+    that is whole is not read again."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        for batch_id in (0, 1):
+            write_and_abort(log, batch_id)
+        end_offset, aborted = log.log_end_offset, log.aborted_transactions(0, log.log_end_offset)
+        assert len(aborted) == 2
+    (path,) = [LOG / name for name in files.list(LOG) if name.endswith(".txnindex")]
+    data = read_file(files, path)
+    assert data is not None
+    if is_lost:
+        files.overwrite(path, data[: len(data) // 2])
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        commit(log)
+        if use == "append and roll":
+            append(log, frame(size=500))
+        if use.startswith("append an end"):
+            write_and_abort(log, 2)
+        if use.endswith("roll"):
+            with log._state.using("roll"):
+                log._state.roll()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        commit(log)
+        assert log.aborted_transactions(0, end_offset) == aborted
+    assert ("rebuild index" in caplog.text) == is_lost
 
 
 def test_directory_of_an_earlier_version_opens() -> None:

@@ -24,7 +24,7 @@ def service() -> TransactionService:
     client = MemoryZooKeeper().client()
     client.ensure_path(TRANSACTIONS)
     coordinator = TransactionCoordinator(client, steady_ms=lambda: NOW_MS, wall_ms=lambda: NOW_MS)
-    nothing = cast(Any, SimpleNamespace(add=lambda _: None))
+    nothing = cast(Any, SimpleNamespace(add=lambda name, record, is_followed: None))
     return TransactionService(
         nothing,
         coordinator=coordinator,

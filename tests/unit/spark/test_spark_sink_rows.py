@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from pyspark_log.client.producer.record_batches import joined
+from pyspark_log.spark import sink
 from pyspark_log.spark.options import parse_sink_options
-from pyspark_log.spark.sink import SinkPlan, _records
+from pyspark_log.spark.sink import PylogBatchWriter, SinkPlan, _records
 from pyspark_log.spark.sink_columns import RecordColumns
 
 ROWS = pa.table(
@@ -55,3 +57,15 @@ def test_small_batches_are_joined_and_empty_ones_left_out() -> None:
     batch = pa.record_batch({"value": [b"x" * 100] * 10_000})
     tables = list(joined([batch.slice(0, 0), *[batch] * 7], 4 << 20))
     assert [table.num_rows for table in tables] == [50_000, 20_000]
+
+
+@pytest.mark.parametrize("limit", ["15m", "7d"])
+def test_id_of_a_batch_write_is_remembered_while_its_tasks_are_at_work(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A task may begin when another has been done for almost the time limit, and be at work for as long."""
+    options = parse_sink_options({"topic": "t", "pylog.transaction.timeout.ms": limit})
+    plan = SinkPlan(options=options, columns=RecordColumns(value=0, key=None, headers=None, partition=None, topic=None))
+    monkeypatch.setattr(sink, "plan_sink", lambda *_: plan)
+    scope = PylogBatchWriter(options, StructType(), overwrite=False)._scope
+    assert scope.keep_ms > 2 * scope.timeout_ms

@@ -9,6 +9,7 @@ import pytest
 
 from broker_runtime.contract.errors import (
     ConcurrentTransactionsError,
+    CorruptRecordError,
     InvalidRequestError,
     InvalidTxnStateError,
     OffsetOutOfRangeError,
@@ -25,12 +26,15 @@ from broker_runtime.contract.frame import (
     visible_frames,
 )
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.contract.streams import ProduceRequest
+from broker_runtime.contract.streams import FetchPartition, ProduceRequest
 from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Clock
 from broker_runtime.log.producer_state import ProducerState
 from broker_runtime.log.transactions import MOST_ENDED, OpenTransaction, Outcomes, Transactions
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.partition_read import PartitionRead, read_for_consumer
 from broker_runtime.services.produce import ProduceService
+from broker_runtime.services.read import ReadRange, ReadService
 from broker_runtime.transactions import coordination
 from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.transactions.ending import TransactionEnding
@@ -217,7 +221,7 @@ def test_clock_that_was_set_back_keeps_no_transaction_open(known_s: float, is_ab
         cluster.coordinator,
         broker_id=1,
         wall_ms=lambda: cluster.now_ms,
-        clock=ReadClock(lambda: now_s)
+        clock=ReadClock(lambda: now_s),
     )
     epoch, batch_id = cluster.begin()
     cluster.write(7, epoch, batch_id)
@@ -341,7 +345,7 @@ def test_decision_is_finished_once_all_in_sync_replicas_have_its_end() -> None:
         cluster.coordinator,
         broker_id=1,
         wall_ms=lambda: cluster.now_ms,
-        clock=ImpatientClock()
+        clock=ImpatientClock(),
     )
     assert cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id, partitions=[partition]) == [False]
 
@@ -644,3 +648,78 @@ def test_leader_whose_log_has_the_end_answers_by_itself() -> None:
     cluster.decide(epoch, batch_id + 1, 8)
     has_ended = cluster.ending.finish("sink", epoch=epoch, batch_id=batch_id + 1, partitions=[partition])
     assert has_ended == [False], "of the next batch it knows nothing"
+
+
+def written_and_aborted() -> Cluster:
+    """The first segment has the records of an aborted transaction, the second those of a committed one."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, is_commit=False)
+    cluster.ending.step()
+    log = cluster.hosted.partitions[0].log
+    with log._state.using("roll"):
+        log._state.roll()
+    cluster.write(8, epoch, batch_id + 1)
+    cluster.decide(epoch, batch_id + 1, 8)
+    cluster.ending.step()
+    assert (log.segment_base_offsets, cluster.visible()) == ((0, 4), [])
+    return cluster
+
+
+def delete_after(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    """Each read finds its slice, then another thread deletes what is before offset 4."""
+    partition = cluster.hosted.partitions[0]
+    real = partition.read
+
+    def read(*args: Any, **options: Any) -> Any:
+        found = real(*args, **options)
+        partition.log.delete_records(4)
+        return found
+
+    monkeypatch.setattr(partition, "read", read)
+
+
+def test_fetch_of_records_that_are_deleted_meanwhile_shows_nothing_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice holds the file, but the index that says what is aborted goes with the segment."""
+    cluster = written_and_aborted()
+    delete_after(monkeypatch, cluster)
+    wanted = FetchPartition(topic="t", topic_id=TOPIC_ID.bytes, partition=0, offset=0)
+    read = PartitionRead(wanted=wanted, partition=cluster.hosted.partitions[0])
+    with pytest.raises(OffsetOutOfRangeError, match="offset 0 of t-0 was deleted while it was read"):
+        read_for_consumer(read, 1 << 20, is_first=True, is_committed=True)
+    assert read.found is None
+
+
+def test_range_of_records_that_are_deleted_meanwhile_shows_nothing_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = written_and_aborted()
+    delete_after(monkeypatch, cluster)
+    partition = cluster.hosted.partitions[0]
+    service = ReadService(cluster.hosted.registry, budget=ByteBudget(1 << 30))
+    plan = ReadRange(
+        partition=partition,
+        start=0,
+        end=partition.last_stable_offset,
+        columns=None,
+        piece_bytes=1 << 20,
+        leader_epoch=-1,
+        is_committed=True,
+    )
+    with pytest.raises(OffsetOutOfRangeError, match="was deleted while it was read"):
+        list(service.pieces(CLIENT, plan))
+
+
+def test_id_whose_record_is_damaged_holds_up_no_other() -> None:
+    """W25: what is damaged is refused by its path, and harms nothing else."""
+    cluster = Cluster()
+    epoch, batch_id = cluster.begin()
+    cluster.write(7, epoch, batch_id)
+    cluster.decide(epoch, batch_id, 7)
+    path = transaction_path("a")
+    cluster.client.create(path, b"{")
+    cluster.write(8, 0, 0, name="a", partition=1)
+    cluster.ending.step()
+    assert cluster.visible() == [1, 2]
+    assert list(cluster.coordinator.read_sound(["a", "sink"])) == ["sink"]
+    with pytest.raises(CorruptRecordError, match=path):
+        cluster.coordinator.read_all(["a", "sink"])

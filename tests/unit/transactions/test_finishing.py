@@ -67,7 +67,12 @@ class Broker:
         self.coordinator.begin("x", run_id="r", batch_id=-1, timeout_ms=1_000, keep_ms=DAY_MS)
 
     def decide(
-        self, batch_id: int, *, by: TransactionCoordinator | None = None, partitions: DecidedPartitions = GONE
+        self,
+        batch_id: int,
+        *,
+        by: TransactionCoordinator | None = None,
+        partitions: DecidedPartitions = GONE,
+        is_followed: bool = True,
     ) -> None:
         decided = (by or self.coordinator).decide(
             "x",
@@ -78,7 +83,7 @@ class Broker:
             producer_ids=[(batch_id, batch_id)],
             partitions=[partitions],
         )
-        self.finishing.add("x", decided.record)
+        self.finishing.add("x", decided.record, is_followed=is_followed)
 
     def record(self) -> TransactionRecord:
         found = self._coordinator().read("x")
@@ -140,6 +145,14 @@ def test_decision_is_finished_once_all_leaders_have_ended_it(other: bool | None)
     broker.answers[2] = True
     broker.finishing.step()
     broker.now_ms += 1_000
+    broker.finishing.step()
+    assert broker.unfinished() == []
+
+
+def test_finished_decision_that_none_follows_is_written_at_once() -> None:
+    """Whoever waits until a batch can be read waits for that."""
+    broker = Broker()
+    broker.decide(0, is_followed=False)
     broker.finishing.step()
     assert broker.unfinished() == []
 
@@ -224,7 +237,7 @@ def test_record_that_is_older_than_the_one_that_waits_is_not_gone_by() -> None:
     broker.decide(0)
     older = broker.record()
     broker.decide(1)
-    broker.finishing.add("x", older)
+    broker.finishing.add("x", older, is_followed=True)
     broker.finishing.step()
     broker.now_ms += 1_000
     broker.finishing.step()
