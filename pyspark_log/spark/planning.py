@@ -10,7 +10,7 @@ Invariant: every offset that goes in comes out once, in adjoining half-open rang
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from broker_runtime.contract.errors import OptionError
@@ -129,11 +129,13 @@ def plan_ranges(
     end: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
     recreated: Iterable[TopicPartition] = (),
+    same: Collection[TopicPartition] = (),
 ) -> RangePlan:
     """The range of each partition in ``end``; a partition that is new there begins at ``earliest``.
 
-    ``recreated``: partitions whose topic is known to be another one than ``start`` was about. They are losses, and so
-    are partitions whose end lies before their start; what there is now is read from ``earliest``.
+    ``recreated``: partitions whose topic is known to be another one than ``start`` was about; ``same``: those whose
+    topic is known to be that one. The former are losses, and so are partitions whose end lies before their start: what
+    there is now is read from ``earliest``, unless it is known to have been read.
     """
     losses: list[str] = []
     ranges: list[OffsetRange] = []
@@ -154,7 +156,8 @@ def plan_ranges(
                 f"Partition {partition}'s offset was changed from {begin} to {end[partition]}: "
                 "its topic was deleted and recreated, or lost its end"
             )
-            begin = min(first or 0, end[partition])
+            is_read = partition in same and partition not in replaced
+            begin = end[partition] if is_read else min(first or 0, end[partition])
         ranges.append(OffsetRange(partition, begin, end[partition]))
     return RangePlan(ranges=tuple(ranges), losses=tuple(losses))
 

@@ -6,18 +6,22 @@ micro-batch that was under way. The checkpoint holds offsets and nothing else, s
 call to the next only: a topic that was deleted and recreated is noticed by its id while the query runs, and after a
 restart by offsets that went backwards.
 
+The checkpoint holds the end of each micro-batch, and not where the first one began. If that is planned again after a
+restart, Spark asks the new process for `initial`. So partitions that start at the log's end have nothing in the first
+micro-batch: its end is their start, whatever has come since.
+
 Rule: with ``failOnDataLoss`` every loss is a `DataLossError`. Without, it is a warning, what exists is read, and no
-record is read twice.
+record is read twice while it is known that the topic is the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker_runtime.contract.errors import DataLossError, UnknownTopicOrPartitionError
+from broker_runtime.contract.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
 from broker_runtime.contract.waiting import CLOCK, Clock
@@ -64,10 +68,12 @@ class PlannedRange:
 
 @dataclass(slots=True)
 class _Step:
-    """The start that `latest` was given and the end that it returned, with the ids of the topics they are about."""
+    """The start that `latest` was given and the end that it returned, with the ids of the topics they are about.
+    ``seen``: topics of which this process had seen how far the start is."""
 
     start: SourceOffset
     end: SourceOffset
+    seen: frozenset[str] = frozenset()
     start_ids: dict[str, bytes] = field(default_factory=dict)
     end_ids: dict[str, bytes] = field(default_factory=dict)
     snapshot: LogSnapshot | None = None
@@ -101,6 +107,9 @@ class QueryOffsets:
         self._view = view
         self._clock = clock
         self._initial: SourceOffset | None = None
+        self._at_end: frozenset[TopicPartition] = frozenset()  # of these: that start at the log's end
+        self._refusal: OptionError | None = None  # why no new query may start there
+        self._has_planned_again = False
         self._step: _Step | None = None
         self._target: LogSnapshot | None = None
         self._is_bounded = False
@@ -111,12 +120,24 @@ class QueryOffsets:
         """Where a new query starts. The first answer is kept: Spark asks until its first micro-batch is logged.
 
         Raises `UnknownTopicOrPartitionError` for named topics that do not exist, `OptionError` for offsets that do
-        not fit the partitions, `DataLossError` for offsets that the log no longer has.
+        not fit the partitions, `DataLossError` for offsets that the log no longer has. Partitions that were added since
+        the offsets were written are refused by `latest`: if the first micro-batch is planned again, they are news.
         """
         if self._initial is None:
             snapshot = self._view.snapshot()
             refuse_missing(snapshot)
-            self._initial = resolve_start(self._options, snapshot, self._view, self._lose)
+            limit = self._options.stream_start()
+            committed = self._view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
+            try:
+                asked = expand_limit("startingOffsets", limit, snapshot.latest, committed)
+            except OptionError as error:
+                named = () if isinstance(limit, Position) else [p for p in snapshot.latest if limit.get(p) is not None]
+                asked = expand_limit("startingOffsets", limit, named, committed) if named else {}
+                if not asked:
+                    raise
+                self._refusal = error
+            self._at_end = frozenset(partition for partition, offset in asked.items() if offset == LATEST)
+            self._initial = resolve_start(asked, snapshot, self._lose)
         return dict(self._initial)
 
     def bound(self) -> None:
@@ -133,6 +154,9 @@ class QueryOffsets:
 
         ``max_rows`` None: all there is. Raises `DataLossError`.
         """
+        is_first = self._step is None and not self._has_planned_again and start == self._initial
+        if is_first and self._refusal is not None:
+            raise self._refusal
         start_ids = self.topic_ids_at(start)
         snapshot, losses = self._snapshot_and_losses(start, start_ids)
         for loss in losses:
@@ -145,24 +169,37 @@ class QueryOffsets:
             **snapshot.earliest,
             **{partition: offset for partition, offset in start.items() if partition not in recreated},
         }
+        if not self._options.fail_on_data_loss:  # what is gone is no part of the backlog
+            begin = {
+                partition: max(offset, snapshot.earliest.get(partition, offset)) for partition, offset in begin.items()
+            }
         end = self._bounded_end(snapshot) if self._is_bounded else dict(snapshot.latest)
         if max_rows is not None:
             end = rate_limit(max_rows, begin, end)
+        if is_first:
+            end.update({partition: start[partition] for partition in self._at_end if partition in end})
         if not end:
             return dict(start)
+        if end == start and snapshot.latest != start:
+            end = _told_apart(end, recreated, snapshot)
         is_new = end != start
-        self._step = _Step(start, end, known_ids, ids if is_new else known_ids, snapshot)
+        self._step = _Step(start, end, frozenset(start_ids), known_ids, ids if is_new else known_ids, snapshot)
         return end
 
     def plan(self, start: SourceOffset, end: SourceOffset) -> list[tuple[PlannedRange, ...]]:
         """The ranges of each input partition for the micro-batch from ``start`` to ``end``. Raises `DataLossError`."""
         step = self._step
         if step is not None and (step.start, step.end) == (start, end) and step.snapshot is not None:
-            snapshot, start_ids = step.snapshot, step.start_ids
+            snapshot = step.snapshot
+            plan, existing = _planned(start, end, step.start_ids, snapshot, seen=step.seen)
         else:  # the micro-batch that was under way when the query stopped
-            snapshot, start_ids = self._view.snapshot(), {}
-        existing = {partition: offset for partition, offset in end.items() if partition in snapshot.latest}
-        plan = plan_ranges(start, existing, snapshot.earliest, _recreated(start, start_ids, snapshot))
+            start = self._start_again(start, end)
+            snapshot = self._view.snapshot()
+            plan, existing = _planned(start, end, {}, snapshot)
+            looks = SecondLooks(self._clock)
+            while (plan.losses or existing != end) and looks.again():
+                snapshot = self._view.snapshot()
+                plan, existing = _planned(start, end, {}, snapshot)
         self._report(plan, end, existing)
         options = self._options
         ranges = divide(plan.ranges, options.min_partitions)
@@ -180,6 +217,18 @@ class QueryOffsets:
         if start == step.end:
             return step.end_ids
         return step.start_ids if start == step.start else {}
+
+    def _start_again(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+        """Where the micro-batch to ``end`` began, which Spark plans again. For the first one it gives what `initial`
+        says now."""
+        self._has_planned_again = True
+        if self._initial is None or start != self._initial:
+            return start
+        return {
+            partition: end[partition] if partition in self._at_end else offset
+            for partition, offset in start.items()
+            if partition in end
+        }
 
     def _snapshot_and_losses(
         self, start: SourceOffset, start_ids: Mapping[str, bytes]
@@ -255,13 +304,8 @@ def refuse_missing(snapshot: LogSnapshot) -> None:
         )
 
 
-def resolve_start(
-    options: SourceOptions, snapshot: LogSnapshot, view: LogView, lose: Callable[[str], None]
-) -> SourceOffset:
+def resolve_start(asked: SourceOffset, snapshot: LogSnapshot, lose: Callable[[str], None]) -> SourceOffset:
     """The start of a new query as offsets. No "latest" is left in it: that means the end when the query starts."""
-    limit = options.stream_start()
-    committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
-    asked = expand_limit("startingOffsets", limit, snapshot.latest, committed)
     start: SourceOffset = {}
     for partition, offset in asked.items():
         earliest, latest = snapshot.earliest[partition], snapshot.latest[partition]
@@ -271,6 +315,32 @@ def resolve_start(
             resolved = min(max(resolved, earliest), latest)
         start[partition] = resolved
     return start
+
+
+def _planned(
+    start: SourceOffset,
+    end: SourceOffset,
+    start_ids: Mapping[str, bytes],
+    snapshot: LogSnapshot,
+    seen: Collection[str] = (),
+) -> tuple[RangePlan, SourceOffset]:
+    """The ranges, and ``end`` without the partitions that are gone."""
+    existing = {partition: offset for partition, offset in end.items() if partition in snapshot.latest}
+    same = {
+        each for each in existing if each.topic in seen and start_ids.get(each.topic) == snapshot.topic_ids[each.topic]
+    }
+    return plan_ranges(start, existing, snapshot.earliest, _recreated(start, start_ids, snapshot), same), existing
+
+
+def _told_apart(end: SourceOffset, recreated: Iterable[TopicPartition], snapshot: LogSnapshot) -> SourceOffset:
+    """Spark sees nothing new in an end that is the start. That of a topic that was recreated may be the same number by
+    chance, where a limit ends it: then one partition goes one record less far, or further."""
+    for partition in sorted(recreated):
+        first, last = snapshot.earliest[partition], snapshot.latest[partition]
+        for offset in (end[partition] - 1, end[partition] + 1):
+            if first < offset <= last:
+                return {**end, partition: offset}
+    return end
 
 
 def _recreated(

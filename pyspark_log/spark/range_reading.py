@@ -18,7 +18,7 @@ pairs), but 35,000 rows of 8 bytes, 280 KiB, cost 0.02 ms. So frames of few rows
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
+from broker_runtime.contract.model import TopicPartition
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading.range_reader import read_range
@@ -73,9 +74,19 @@ def read_ranges(ranges: Iterable[PlannedRange], options: SourceOptions, layout: 
 def _rows(ranges: list[PlannedRange], options: SourceOptions, layout: RowLayout) -> Iterator[pa.RecordBatch]:
     cluster = worker_cluster(options)
     view = BrokerLogView(options, patience_s=QUERY_PATIENCE_S, cluster=cluster)
-    now = view.snapshot() if any(planned.range.is_bound_late for planned in ranges) else None
+    now = _snapshot_with(view, [each.range.partition for each in ranges if each.range.is_bound_late])
     for planned in ranges:
         yield from _RangeRows(cluster, view, planned, options, layout).batches(now)
+
+
+def _snapshot_with(view: BrokerLogView, partitions: Collection[TopicPartition]) -> LogSnapshot | None:
+    """The log now, for ranges of these partitions that are bound late; None: there are none."""
+    if not partitions:
+        return None
+    now, looks = view.snapshot(), SecondLooks()
+    while not now.latest.keys() >= set(partitions) and looks.again():
+        now = view.snapshot()
+    return now
 
 
 class _RangeRows:
@@ -174,7 +185,9 @@ class _RangeRows:
         one = self._planned.range
         now = self._view.snapshot()
         if one.partition not in now.latest:
-            raise UnknownTopicOrPartitionError(f"partition {one.partition} was deleted")
+            self._lose(f"Partition {one.partition} was deleted, offsets {self._position} to {self._end} are gone")
+            self._position = self._end
+            return
         first, last = now.earliest[one.partition], now.latest[one.partition]
         start, end = max(self._position, first), min(self._end, last)
         if (start, end) == (self._position, self._end):

@@ -42,6 +42,7 @@ from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.schema import cast_to_topic
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.producer.attempts import (
     AttemptProducer,
     AttemptResult,
@@ -109,9 +110,16 @@ def plan_sink(options: SinkOptions, schema: StructType, cluster: Cluster | None 
     own = cluster if cluster is not None else Cluster.from_settings(options.settings())
     try:
         topic = own.topic(options.topic)
+        try:
+            return _plan_for(options, schema, topic)
+        except SchemaMismatchError:  # these connections may not have seen a column that was added
+            return _plan_for(options, schema, own.topic(options.topic, max_age=topic))
     finally:
         if cluster is None:
             own.close()
+
+
+def _plan_for(options: SinkOptions, schema: StructType, topic: Topic) -> SinkPlan:
     if not topic.is_typed:
         return SinkPlan(options=options, columns=find_record_columns(schema, options.topic))
     empty = to_arrow_schema(schema, timezone="UTC").empty_table()
@@ -126,10 +134,11 @@ class PylogBatchWriter(DataSourceArrowWriter):
         super().__init__()
         if overwrite:
             raise OverwriteRefusedError('A log only appends. Use .mode("append"), or delete the topic first.')
-        self._plan = plan_sink(options, schema)
+        is_named = options.app_id is not None
+        # A write that has a name is one of a query's, which waits as long as its source does.
+        self._plan = _patiently(lambda: plan_sink(options, schema)) if is_named else plan_sink(options, schema)
         # Made once: attempts, commit and abort share it.
         write_id = uuid.uuid4().hex
-        is_named = options.app_id is not None
         self._scope = BatchScope(
             transactional_id=options.app_id if options.app_id is not None else f"write-{write_id}",
             run_id=write_id,

@@ -100,8 +100,85 @@ def test_initial_offset_names_missing_topics() -> None:
 
 def test_initial_offset_must_name_all_partitions() -> None:
     """S4: specific offsets need every partition."""
+    new = query(LogInMemory(p0=5, p1=5), startingOffsets='{"t":{"0":1}}')
     with pytest.raises(OptionError, match="must specify all TopicPartitions"):
-        query(LogInMemory(p0=1, p1=1), startingOffsets='{"t":{"0":0}}').initial()
+        new.latest(new.initial(), None)
+    with pytest.raises(OptionError, match="must specify all TopicPartitions"):
+        query(LogInMemory(p0=5), startingOffsets='{"t":{"0":1,"7":1}}').initial()
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"t":{"0":-1}}'])
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("appended", [0, 20])
+def test_first_micro_batch_of_a_query_from_latest_is_the_same_after_a_restart(
+    starting: str, fail: str, appended: int
+) -> None:
+    """S4, S6: its end is in the checkpoint, its start is not: Spark asks for the initial offset again."""
+    log = LogInMemory(p0=100)
+    first = query(log, startingOffsets=starting, failOnDataLoss=fail)
+    start = first.initial()
+    log.spans[T0] = (0, 130)
+    end = first.latest(start, None)
+    assert (end, spans(first.plan(start, end))) == ({T0: 100}, [])
+    log.spans[T0] = (0, 130 + appended)
+    again = query(log, startingOffsets=starting, failOnDataLoss=fail)
+    assert spans(again.plan(again.initial(), end)) == []
+    after = again.latest(end, None)
+    assert spans(again.plan(end, after)) == [[(T0, 100, 130 + appended)]]
+
+
+@pytest.mark.parametrize(("starting", "begin"), [("earliest", 0), ('{"t":{"0":3}}', 3)])
+def test_partition_that_was_added_before_the_first_micro_batch_is_planned_again_is_new(
+    starting: str, begin: int
+) -> None:
+    log = LogInMemory(p0=100)
+    first = query(log, startingOffsets=starting)
+    end = first.latest(first.initial(), None)
+    log.spans[T1] = (0, 7)
+    again = query(log, startingOffsets=starting)
+    assert spans(again.plan(again.initial(), end)) == [[(T0, begin, 100)]]
+    after = again.latest(end, None)
+    assert spans(again.plan(end, after)) == [[(T1, 0, 7)]]
+
+
+def test_log_that_lost_its_end_is_not_read_again() -> None:
+    """An unclean election: the topic is known to be the same."""
+    log = LogInMemory(p0=1_000)
+    running = query(log, failOnDataLoss="false")
+    start = running.latest(running.initial(), None)
+    log.spans[T0] = (0, 990)
+    end = running.latest(start, None)
+    assert (end, spans(running.plan(start, end))) == ({T0: 990}, [])
+    log.spans[T0] = (0, 995)
+    assert spans(running.plan(end, running.latest(end, None))) == [[(T0, 990, 995)]]
+
+
+def test_topic_recreated_where_a_limit_ends_at_the_same_number_is_read() -> None:
+    """Spark sees nothing new in an end that is the start."""
+    log = LogInMemory(p0=1_000)
+    running = query(log, failOnDataLoss="false")
+    start = running.latest(running.initial(), 1_000)
+    log.make("t", 5_000)
+    end = running.latest(start, 1_000)
+    assert spans(running.plan(start, end)) == [[(T0, 0, 999)]]
+    after = running.latest(end, 1_000)
+    assert spans(running.plan(end, after)) == [[(T0, 999, 1_999)]]
+
+
+def test_micro_batch_that_is_planned_again_is_looked_at_twice() -> None:
+    """A broker that has just learned of a partition knows less than the one that was asked before."""
+    log = LogInMemory(p0=5, p1=9)
+    known = log.snapshot()
+    without = LogSnapshot(topic_ids=known.topic_ids, earliest={T0: 0}, latest={T0: 5})
+    log.scripted = [without]
+    assert spans(query(log, failOnDataLoss="false").plan({T0: 0, T1: 5}, {T0: 5, T1: 9})) == [[(T0, 0, 5), (T1, 5, 9)]]
+
+
+def test_records_that_are_gone_take_no_part_in_the_limit() -> None:
+    """Retention has removed twenty micro-batches' worth while the query was stopped."""
+    log = LogInMemory(p0=21_000)
+    log.spans[T0] = (20_000, 21_000)
+    assert query(log, failOnDataLoss="false").latest({T0: 0}, 500) == {T0: 20_500}
 
 
 def test_latest_goes_to_the_end_or_to_the_limit() -> None:
