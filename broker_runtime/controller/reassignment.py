@@ -7,6 +7,8 @@ KIP-455's way, in three steps, each one compare-and-set, so that a crash between
               target, the assignment is the target
     cancel    the assignment becomes what it was before: the replicas that were being added are dropped
 
+Wherever a replica is dropped, the leader epoch rises.
+
 Rules: the leader and the in-sync set never have a member outside the assignment; no step removes the last in-sync
 replica, nor one that may have what those that stay lack: they may be unproven, their logs may have failed, or the only
 one of them that has all may be dead, and come back unproven. A later request for a partition that is moving replaces
@@ -200,9 +202,14 @@ class _Plan:
                 )
             _require_whole(self._topic.name, number, present.state, replicas, self._brokers)
             is_same = (set(state.isr), state.leader) == (set(present.state.isr), present.state.leader)
-            # When a broker loses its replica, the state is written even if it does not change: a leader that takes that
-            # broker into the in-sync set at this moment, over the version known here, is then refused.
-            if not is_same or not set(self._assignment[number]) <= set(replicas):
+            is_dropping = not set(self._assignment[number]) <= set(replicas)
+            if is_dropping and state.leader_epoch == present.state.leader_epoch:
+                # A broker that loses its replica deletes its log. If it becomes a replica again, with an empty one,
+                # what it has reported before must not count: its requests were made in the leader epoch before, and
+                # the leader forgets what it knows of followers when its epoch rises. And a leader that takes that
+                # broker into the in-sync set at this moment, over the version known here, is refused.
+                state = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
+            if not is_same or is_dropping:
                 self._states[number] = state
         self.changes += 1
         self._assignment[number] = tuple(replicas)

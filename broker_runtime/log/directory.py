@@ -282,15 +282,18 @@ class LogDirectory:
         return log
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Removes a log and all its files, if there is such a log. Readers keep the files they hold."""
-        self.delete_all([topic_partition])
+        """Removes a log and all its files, and its damaged copy, if there is such a log. Readers keep the files they
+        hold. Other copies that were set aside stay: they may have records that are nowhere else."""
+        self._delete([topic_partition], copies=[DAMAGED])
 
     def delete_all(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """`delete` for many logs, with few fsyncs; also removes their copies that were set aside and kept. After an
-        `OSError` some may still be there."""
-        keys = list(topic_partitions)
+        """`delete` for many logs of a topic that is gone, with few fsyncs; also removes all their copies that were set
+        aside and kept. After an `OSError` some may still be there."""
+        self._delete(list(topic_partitions), copies=KEPT)
+
+    def _delete(self, keys: Sequence[TopicPartition], *, copies: Collection[str]) -> None:
         self.forget_missing(keys)
-        for target in [*self._take_away(keys, "deleted"), *kept_copies(self.files, self.path, keys)]:
+        for target in [*self._take_away(keys, "deleted"), *kept_copies(self.files, self.path, keys, copies)]:
             self.files.remove_tree(target)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:

@@ -222,8 +222,8 @@ class IsrUpdater:
             record = None
             if change.joining:
                 record, replicas = records.get(partition.topic, _NO_RECORD).replicas(partition)
-                if nonreplicas := change.joining.keys() - replicas:
-                    _refused(partition, change, gone=sorted(nonreplicas))
+                if change.joining.keys() - replicas:
+                    _refused(partition, change)  # and not for good: it may become a replica again
                     continue
             # A replica that is in sync has a log again, whatever became of its last one.
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)

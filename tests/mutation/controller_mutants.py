@@ -742,4 +742,12 @@ CONTROLLER: Final = (
         breaks="A damaged log that is to lead gives its leadership up, whatever was reported of it before.",
         tests=("tests/unit/membership/test_hosting_roles.py",),
     ),
+    Mutant(
+        name="dropped_replica_keeps_the_leader_epoch",
+        file="broker_runtime/controller/reassignment.py",
+        old="                state = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)\n",
+        new="                pass\n",
+        breaks="What a replica reported before it was dropped, and deleted its log, does not count when it is one again.",
+        tests=("tests/unit/membership/test_moving_again.py",),
+    ),
 )

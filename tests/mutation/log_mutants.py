@@ -370,4 +370,20 @@ LOG: Final = (
         breaks="An acknowledgement that does not wait comes after the mark is durable.",
         tests=("tests/unit/log/test_log_flush_modes.py",),
     ),
+    Mutant(
+        name="what_the_leader_flushed_is_expected_of_followers",
+        file="broker_runtime/log/recovery.py",
+        old="        if watermark <= bad.offset and not is_unflushed:\n",
+        new="        if watermark <= bad.offset:\n",
+        breaks="A tail that was torn by a power loss is no damage, where nobody had waited for the device.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="diverged_copies_go_with_the_replica",
+        file="broker_runtime/log/directory.py",
+        old="        self._delete([topic_partition], copies=[DAMAGED])\n",
+        new="        self._delete([topic_partition], copies=KEPT)\n",
+        breaks="Diverged logs are kept until the topic is deleted: they may have records that are nowhere else.",
+        tests=("tests/unit/membership/test_moving_again.py",),
+    ),
 )

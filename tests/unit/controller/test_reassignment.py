@@ -145,20 +145,20 @@ def test_finish_lets_none_lead_whose_disk_takes_no_records_if_another_can() -> N
 
 
 def test_finish_keeps_a_leader_that_stays() -> None:
-    """A leader that is in the target continues in its epoch."""
+    """A leader in the target continues, in the next epoch: what the dropped replica reports no longer counts."""
     moving = ReassignmentRecord(target=(3, 2), original=(1, 2))
     step = finish(_topic((3, 2, 1), isr=(1, 2, 3), leader=2, moving=moving), _BROKERS, 9)
     assert step is not None
-    assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (2, 5, (3, 2))
+    assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (2, 6, (3, 2))
 
 
-def test_finish_writes_an_unchanged_state_when_a_replica_is_dropped() -> None:
+def test_finish_raises_the_leader_epoch_when_a_replica_is_dropped() -> None:
     """The leader may add the dropped replica to the in-sync set at that very moment: then the state is newer."""
     moving = ReassignmentRecord(target=(1, 2), original=(1, 3))
     step = finish(_topic((1, 2, 3), isr=(1, 2), moving=moving), _BROKERS, 9)
     assert step is not None
     assert step.record.assignment == ((1, 2),)
-    assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (1, 5, (1, 2))
+    assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (1, 6, (1, 2))
 
 
 def test_finish_ends_many_moves_in_steps() -> None:
