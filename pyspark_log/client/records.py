@@ -191,10 +191,12 @@ class GroupMetadata(NamedTuple):
     """A consumer's identity in its group. One that is no member (``assign``) has no id, and epoch -1; one that has lost
     its place keeps its id, which the group refuses.
 
-    ``member_epoch``: of the latest assignment from the group's coordinator.
+    ``member_epoch``: of the latest assignment from the group's coordinator. ``topic_ids``: of the partitions that it
+    reads now: a topic that is recreated is another one.
     """
 
     group_id: str
     member_id: str = ""
     member_epoch: int = -1
     group_instance_id: str | None = None
+    topic_ids: tuple[tuple[TopicPartition, bytes], ...] = ()

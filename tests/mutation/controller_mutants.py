@@ -747,7 +747,7 @@ CONTROLLER: Final = (
         file="broker_runtime/controller/reassignment.py",
         old="                state = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)\n",
         new="                pass\n",
-        breaks="What a replica reported before it was dropped, and deleted its log, does not count when it is one again.",
+        breaks="What a replica reported before it deleted its log does not count when it is a replica again.",
         tests=("tests/unit/membership/test_moving_again.py",),
     ),
 )

@@ -104,6 +104,12 @@ def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | Topi
         raise SchemaMismatchError(f"the frame follows schema {header.schema_id}, the topic's is {schema.schema_id}")
     check_columns(directory, schema)
     check_statistics_kinds(directory, schema)
+    is_one_time = header.timestamp_type or header.base_timestamp_ms == header.max_timestamp_ms
+    if not is_one_time and TIMESTAMP_COLUMN_ID not in directory.columns:
+        raise CorruptRecordError(
+            f"timestamps of {header.base_timestamp_ms} to {header.max_timestamp_ms} ms, and no column that says whose "
+            "is which"
+        )
     position = header.head_bytes
     first = 0
     for chunk in directory.chunks:

@@ -114,7 +114,12 @@ class Assignment:
         """See `Consumer.subscribe`."""
         topics = self._find(names, pattern)
         partitions = _partitions_of(topics)
-        known = {at: state.position for at, state in self.states.items() if at in partitions}
+        ids = {topic.name: topic.topic_id for topic in topics}
+        known = {
+            at: state.position
+            for at, state in self.states.items()
+            if at in partitions and state.topic.topic_id == ids[at.topic]
+        }
         self.unsubscribe()
         first = self._first_positions([at for at in partitions if at not in known])
         self._names, self._pattern, self._callbacks = names, pattern, callbacks
@@ -305,6 +310,7 @@ class Assignment:
     def _lose_all(self) -> None:
         """Drops everything, as others may have it by now, and calls ``on_lost``."""
         lost = sorted(self.states)
+        self._committer.refuse_waiting(lost)
         self._drop(lost)
         if lost and self._callbacks.on_lost is not None:
             self._callbacks.on_lost(lost)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import (
@@ -21,6 +22,7 @@ from broker_runtime.contract.errors import (
     InvalidGroupIdError,
     PylogError,
     RetriableError,
+    StaleMemberEpochError,
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.events import event
@@ -166,10 +168,14 @@ class Committer:
 
         Raises no `PylogError`. What cannot be committed now is read again by the partition's next member.
         """
-        if not states or not self.is_automatic:
+        if not states:
             return
         try:
-            self._commit_finished(lambda: states, limit_s=_REVOKED_LIMIT_S)
+            if len(self._queue):
+                with self._one_at_a_time(_REVOKED_LIMIT_S):
+                    self._queue.write(partial(self._send, timeout_s=_REVOKED_LIMIT_S))
+            if self.is_automatic:
+                self._commit_finished(lambda: states, limit_s=_REVOKED_LIMIT_S)
         except PylogError as error:
             event(
                 _logger,
@@ -179,6 +185,15 @@ class Committer:
                 revoked=len(states),
                 error=error,
             )
+        finally:
+            self.refuse_waiting({state.at for state in states})
+
+    def refuse_waiting(self, partitions: Collection[TopicPartition]) -> None:
+        """The group may give these to others. Commits of them that still wait fail: by the time they are sent, the
+        consumer may have the partitions again, and others may have gone further in between."""
+        self._queue.refuse(
+            partitions, StaleMemberEpochError("the partition was given to another member before the commit was written")
+        )
 
     def commit_first(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes], *, timeout_s: float
@@ -219,6 +234,8 @@ class Committer:
         return {at: states[at].topic.topic_id for at in partitions if at in states}
 
     def _send(self, next_offsets: Offsets, topic_ids: TopicIds, timeout_s: float | None = None) -> None:
+        for at in next_offsets:
+            self._committed.pop(at, None)  # not known until there is an answer
         offsets.commit(
             self._cluster,
             self.group_id,
@@ -296,6 +313,15 @@ class CommitQueue:
                 if not one.future.done():
                     one.future.set_exception(error)
             raise
+
+    def refuse(self, partitions: Collection[TopicPartition], error: PylogError) -> None:
+        """What waits and has one of these fails with ``error``."""
+        with self._lock:
+            refused = [one for one in self._waiting if not one.offsets.keys().isdisjoint(partitions)]
+            self._waiting = [one for one in self._waiting if one not in refused]
+        for one in refused:
+            if one.future.set_running_or_notify_cancel():
+                one.future.set_exception(error)
 
     def abandon(self, error: PylogError) -> None:
         """Nobody will write any more: everything that waits fails with ``error``."""

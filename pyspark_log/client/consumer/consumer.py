@@ -244,7 +244,10 @@ class Consumer(forking.Forkable):
         group_id = self._committer.group_id
         member_id, epoch = self._heartbeats.identity()
         instance_id = self._settings.group_instance_id
-        return GroupMetadata(group_id, member_id, epoch, instance_id) if member_id else GroupMetadata(group_id)
+        topic_ids = tuple((at, state.topic.topic_id) for at, state in self._assignment.states.items())
+        if not member_id:
+            return GroupMetadata(group_id, topic_ids=topic_ids)
+        return GroupMetadata(group_id, member_id, epoch, instance_id, topic_ids)
 
     # --- positions --------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -21,9 +22,11 @@ import pyarrow.types as pt
 
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
+    NotAPylogBrokerError,
     OffsetOutOfRangeError,
     PylogError,
     RetriableError,
+    UnknownServerError,
     WakeupError,
 )
 from broker_runtime.contract.events import event
@@ -76,16 +79,19 @@ class Delivery:
         with self._heartbeats.polling():
             while True:
                 records: list[Record] = []
-                while len(records) < limit:
-                    batch = self._next_if_any(limit - len(records)) if records else self._next(deadline, limit)
-                    if batch is None:
-                        break
-                    try:
-                        records += self._records_that_convert(batch)
-                    except Exception:
-                        if not records:
-                            raise
-                        break  # the next call meets that record again
+                with self._taking() as taken:
+                    while len(records) < limit:
+                        batch = self._next_if_any(limit - len(records)) if records else self._next(deadline, limit)
+                        if batch is None:
+                            break
+                        taken.append(batch)
+                        try:
+                            records += self._records_that_convert(batch)
+                        except Exception:
+                            taken.pop()
+                            if not records:
+                                raise
+                            break  # the next call meets that record again
                 if not records or self._heartbeats.is_valid():
                     return records
 
@@ -93,14 +99,14 @@ class Delivery:
         """See `Consumer.poll_batches`: until there are ``limit_bytes``."""
         with self._heartbeats.polling():
             while True:
-                batches: list[ConsumedBatch] = []
                 size = 0
-                while size < limit_bytes:
-                    batch = self._next_if_any(None) if batches else self._next(deadline, None)
-                    if batch is None:
-                        break
-                    batches.append(batch)
-                    size += batch.batch.nbytes
+                with self._taking() as batches:
+                    while size < limit_bytes:
+                        batch = self._next_if_any(None) if batches else self._next(deadline, None)
+                        if batch is None:
+                            break
+                        batches.append(batch)
+                        size += batch.batch.nbytes
                 if not batches or self._heartbeats.is_valid():
                     return batches
 
@@ -131,7 +137,13 @@ class Delivery:
         """
         may_continue = self._heartbeats.goes_on if self._committer.has_group else _always
         state = self._fetcher.states[batch.topic_partition]
-        records = self._records_that_convert(batch)
+        with self._taking() as taken:
+            taken.append(batch)
+            try:
+                records = self._records_that_convert(batch)
+            except Exception:
+                taken.pop()
+                raise
         batch = batch.slice(0, len(records))
         generation = state.generation
         state.position = batch.base_offset
@@ -239,11 +251,27 @@ class Delivery:
             raise
         except PylogError as error:
             self._fetcher.fail(state, error)
+        except BaseException:  # no memory, or Ctrl-C: nothing is wrong with the records
+            self._fetcher.put_back(state, fetched)
+            raise
         else:
             state.decoded_to = fetched.next_offset
             if not batches:
                 state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
+
+    @contextmanager
+    def _taking(self) -> Iterator[list[ConsumedBatch]]:
+        """What is taken within is the caller's, unless that ends with an exception: then it is delivered again."""
+        taken: list[ConsumedBatch] = []
+        try:
+            yield taken
+        except BaseException:
+            for batch in reversed(taken):
+                state = self._fetcher.states[batch.topic_partition]
+                state.position = batch.base_offset
+                state.batches.appendleft(batch)
+            raise
 
     def _deliver(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
         batch = state.batches.popleft()
@@ -311,6 +339,8 @@ class Delivery:
             return
         if isinstance(error, TOPIC_IS_GONE) and self._assignment.continues_without(state):
             return
+        if isinstance(error, UnknownServerError | NotAPylogBrokerError):
+            self._fetcher.try_again(state)  # it is the broker's, not the partition's
         raise error
 
 

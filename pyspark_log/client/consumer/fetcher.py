@@ -132,6 +132,14 @@ class Fetcher:
                 state.completed_fetches.appendleft(taken)
                 self._buffered_bytes += taken.buffer.size
 
+    def try_again(self, state: PartitionState) -> None:
+        """The partition's error was reported, and may be over."""
+        with self.condition:
+            state.error = None
+            state.retry_pause = Deadline(state.backoff.next_s())
+            self.condition.notify_all()
+            self._on_stale()
+
     def fail(self, state: PartitionState, error: PylogError) -> None:
         """Stops fetching the partition until it is moved."""
         with self.condition:
@@ -230,7 +238,7 @@ class Fetcher:
 
         With the lock held. ``request`` counts the broker's requests.
         """
-        if self._buffered_bytes >= self._max_bytes // 2:
+        if self._is_full:
             return [], {}, HEARTBEAT_INTERVAL_S
         if broker_id in self._pauses:
             _, pause = self._pauses[broker_id]
@@ -324,6 +332,15 @@ class Fetcher:
         return self._cluster.client_id
 
     # --- private, under the lock ------------------------------------------------------------------------------
+
+    @property
+    def _is_full(self) -> bool:
+        """What paused partitions hold does not count: nobody takes it, and the others would wait for that."""
+        limit = max(1, self._max_bytes // 2)
+        if self._buffered_bytes < limit:
+            return False
+        paused = [fetch for state in self.states.values() if state.is_paused for fetch in state.completed_fetches]
+        return bool(self._buffered_bytes - sum(fetch.buffer.size for fetch in paused) >= limit)
 
     def _take_answer(self, state: PartitionState, partition: FetchedPartition, buffers: list[pa.Buffer]) -> None:
         if partition.error is not None:

@@ -121,6 +121,12 @@ class Accumulator:
         if error is not None:
             self.finish(batch, error=error)
 
+    def not_encoded(self, batch: ProducerBatch) -> None:
+        """Encoding the batch that `make_room` returned was interrupted: the thread that sends it does it."""
+        with self.lock:
+            batch.is_being_encoded = False
+            self._mark_ready(batch.queue)
+
     # --- batches are sent -------------------------------------------------------------------------------------
 
     def outbox(self, leader: int) -> Outbox:
@@ -286,6 +292,7 @@ class Accumulator:
                 queue = batch.queue
                 if batch in queue.sealed:
                     queue.sealed.remove(batch)
+                    self._mark_ready(queue)  # those behind it may have waited for it
                 elif batch in queue.to_retry:
                     queue.to_retry.remove(batch)
                 else:

@@ -169,10 +169,11 @@ def _decimal(kind: Any, path: str) -> Check:
         number = value if whole is None else Decimal(whole)
         if not number.is_finite():
             _refuse(path, kind, value)
-        _, digits, exponent = number.as_tuple()
+        sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)  # it is a letter if the number is not finite
         text = "".join(map(str, digits)).lstrip("0")
-        after_point = -exponent - (len(text) - len(text.rstrip("0")))
+        zeros = len(text) - len(text.rstrip("0"))
+        after_point = -exponent - zeros
         for has, room, where in (
             (after_point, scale, "after"),
             (len(text) + exponent, precision - scale, "before"),
@@ -182,7 +183,12 @@ def _decimal(kind: Any, path: str) -> Check:
                 raise SchemaMismatchError(
                     f"column {path!r} takes decimal({precision},{scale}); {number!s:.80} has {had}"
                 )
-        return number if text else Decimal(0)
+        if not text:
+            return Decimal(0)
+        if len(text) <= precision:
+            return number
+        # Arrow moves the point of all digits, and beyond 38 of them it gets another number. (No arithmetic: it rounds.)
+        return Decimal((sign, digits[:-zeros], exponent + zeros))
 
     return check
 
@@ -192,7 +198,8 @@ def _whole(value: np.datetime64 | np.timedelta64, unit: str, name: str) -> int |
     if np.isnat(value) or (np.datetime_data(value)[0] in ("Y", "M", "generic") and name == "timedelta64"):
         return None
     converted = value.astype(f"{name}[{unit}]")
-    return int(converted.astype(np.int64)) if converted == value else None
+    # Compared in its own unit: in the finer one both may have wrapped around.
+    return int(converted.astype(np.int64)) if converted.astype(value.dtype) == value else None
 
 
 def _counted(

@@ -460,6 +460,9 @@ class Producer(forking.Forkable):
             frame = full.builder.encode(self._settings.compression_type)
         except PylogError as error:
             self._accumulator.encoded(full, None, error)
+        except BaseException:
+            self._accumulator.not_encoded(full)
+            raise
         else:
             self._accumulator.encoded(full, frame)
 

@@ -28,9 +28,10 @@ from broker_runtime.contract.errors import (
     ProducerFencedError,
     PylogError,
     RetriableError,
+    UnknownMemberIdError,
 )
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import CommittedOffset
+from broker_runtime.contract.requests import CommittedOffset, PartitionKey
 from broker_runtime.contract.transactions import (
     NEXT_BATCH,
     BeginTransactionRequest,
@@ -228,19 +229,39 @@ class TransactionManager:
                 f"offsets of group {group.group_id!r} in a transaction with those of {self._group.group_id!r}: a "
                 "transaction commits offsets of one group"
             )
-        before = () if self._group is None else self._group.offsets
+        member_epoch = group.member_epoch
+        before: tuple[CommittedOffset, ...] = ()
+        if self._group is not None:
+            if group.member_id != self._group.member_id:
+                error = UnknownMemberIdError(
+                    f"the consumer has left group {group.group_id!r}, or joined it again, since it gave the first "
+                    "offsets of the transaction: others may have processed these records meanwhile"
+                )
+                self.fail(error)
+                raise error
+            before = self._group.offsets
+            # What was given first holds only if nobody else has had those partitions since.
+            member_epoch = min(member_epoch, self._group.member_epoch)
         committed = {(each.at.topic, each.at.partition): each for each in before}
+        read_now = dict(group.topic_ids)
         for at, offset in offsets.items():
-            topic = self._cluster.topic(at.topic)
-            topic.partition(at.partition)
-            key = topic.partition_key(at.partition)
+            key = self._partition_key(at, read_now.get(at))
             committed[at] = CommittedOffset(at=key, offset=check_offset(at, offset))
         self._group = GroupCommit(
             group_id=group.group_id,
             offsets=tuple(committed.values()),
             member_id=group.member_id,
-            member_epoch=group.member_epoch,
+            member_epoch=member_epoch,
         )
+
+    def _partition_key(self, at: TopicPartition, topic_id: bytes | None) -> PartitionKey:
+        if topic_id is not None:
+            return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic_id)
+        topic = self._cluster.topic(at.topic)
+        if at.partition >= len(topic.partitions):
+            topic = self._cluster.topic(at.topic, max_age=topic)
+        topic.partition(at.partition)
+        return topic.partition_key(at.partition)
 
     def end(self, *, is_commit: bool) -> None:
         """Decides the transaction; nothing of it is in flight any more. Raises as `Producer.commit_transaction`."""

@@ -237,6 +237,39 @@ def test_accumulator_fails_a_batch_that_cannot_be_encoded_and_continues() -> Non
     assert take(accumulator) is not None
 
 
+def test_batch_whose_encoding_was_interrupted_is_encoded_by_who_sends_it() -> None:
+    """Ctrl-C in `send`: what comes behind it in the partition does not wait for it."""
+    accumulator, queue = make()
+    for number in range(9):
+        add(accumulator, queue, b"%d" % number)
+    with accumulator.lock:
+        queue.room = 0
+        full = accumulator.make_room(queue, 1000)
+    assert full is not None
+    accumulator.not_encoded(full)
+    taken = take(accumulator)
+    assert taken is full
+    assert taken.builder is not None
+
+
+def test_batches_behind_one_that_expires_are_sent() -> None:
+    accumulator, queue = make()
+    add(accumulator, queue, b"first")
+    with accumulator.lock:
+        queue.room = 0
+        full = accumulator.make_room(queue, 1000)  # never encoded
+    assert full is not None
+    full.deadline_s = 0.0
+    add(accumulator, queue, b"next")
+    with accumulator.lock:
+        accumulator.seal_batch(queue)
+    assert take(accumulator) is None
+    accumulator.expire(1.0)
+    taken = take(accumulator)
+    assert taken is not None
+    assert values_of(taken) == [b"next"]
+
+
 def test_accumulator_refuses_records_when_closed() -> None:
     """After the end no record is accepted, and remaining ones fail."""
     accumulator, queue = make()

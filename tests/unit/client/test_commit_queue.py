@@ -6,7 +6,13 @@ from concurrent.futures import Future
 
 import pytest
 
-from broker_runtime.contract.errors import ClientStateError, ClosedError, NetworkError, UnknownTopicOrPartitionError
+from broker_runtime.contract.errors import (
+    ClientStateError,
+    ClosedError,
+    NetworkError,
+    StaleMemberEpochError,
+    UnknownTopicOrPartitionError,
+)
 from broker_runtime.contract.model import TopicPartition
 from pyspark_log.client.consumer import committer as commit_queue
 from pyspark_log.client.consumer.committer import CommitQueue, Offsets, TopicIds
@@ -143,3 +149,15 @@ def test_commits_whose_writing_broke_fail() -> None:
         queue.write(commit)
     for future in futures:
         assert isinstance(future.exception(0), ZeroDivisionError)
+
+
+def test_waiting_commit_of_a_partition_that_others_may_have_fails() -> None:
+    """Written later, under a new assignment of that partition, it would take back what others have acknowledged."""
+    queue, group = CommitQueue(), Group()
+    first, second = queue.add({A: 100, B: 5}), queue.add({B: 7})
+    queue.refuse({A}, StaleMemberEpochError("given to another member"))
+    queue.write(group.commit)
+    assert group.commits == [{B: 7}]
+    assert second.exception(0) is None
+    with pytest.raises(StaleMemberEpochError):
+        first.result(0)

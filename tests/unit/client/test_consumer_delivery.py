@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import CorruptRecordError, NetworkError, OffsetOutOfRangeError, PylogError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    NetworkError,
+    NotAPylogBrokerError,
+    OffsetOutOfRangeError,
+    PylogError,
+)
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse
 from broker_runtime.contract.waiting import Deadline
@@ -182,3 +188,94 @@ def test_loop_ends_at_a_record_that_a_deserializer_refuses() -> None:
     parts.committer.finish_all()
     parts.committer.commit_finished()
     assert parts.cluster.commits == [{BAD: 1}]
+
+
+@pytest.mark.parametrize("interruption", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_that_is_interrupted_while_it_decodes_skips_nothing(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException], kind: str
+) -> None:
+    """Ctrl-C in a notebook, or no memory: nothing is wrong with the records, and the caller has not got them."""
+    state = parts.state(GOOD)
+    for number in (0, 2):
+        state.completed_fetches.append(CompletedFetch(state.generation, pa.py_buffer(b"%d" % number), number + 2))
+        parts.fetcher._buffered_bytes += 1
+    interruptions = [None, interruption("once")]
+
+    def decode(cluster: object, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
+        if interruptions and (error := interruptions.pop(0)) is not None:
+            raise error
+        yield consumed(GOOD, int(fetched.buffer.to_pybytes()), b"a", b"b")
+
+    monkeypatch.setattr(delivery, "decode", decode)
+    take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
+    found: list[int] = []
+    for _ in range(3):
+        try:
+            for each in take(Deadline(0.0), 500):  # type: ignore[attr-defined]
+                found += [each.offset] if kind == "records" else range(each.base_offset, each.next_offset)
+        except (MemoryError, KeyboardInterrupt):
+            assert state.position == len(found)
+    assert found == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["poll", "loop"])
+def test_interrupted_deserializer_skips_nothing(kind: str) -> None:
+    calls = [0]
+
+    def deserializer(value: bytes) -> bytes:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return value
+
+    parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", value_deserializer=deserializer)
+    parts.subscribe("t")
+    parts.arrives(GOOD, b"a", b"b")
+    parts.arrives(GOOD, b"c")
+    if kind == "poll":
+        with pytest.raises(KeyboardInterrupt):
+            parts.delivery.poll_records(Deadline(0.0), 500)
+        assert parts.state(GOOD).position == 0
+        assert [each.offset for each in parts.delivery.poll_records(Deadline(0.0), 500)] == [0, 1, 2]
+        return
+    calls[0] = 1
+    batch = parts.delivery.next_batch(Deadline(0.0))
+    assert batch is not None
+    with pytest.raises(KeyboardInterrupt):
+        next(parts.delivery.iterate_records(batch))
+    again = parts.delivery.next_batch(Deadline(0.0))
+    assert again is not None
+    assert [each.offset for each in parts.delivery.iterate_records(again)] == [0, 1]
+
+
+def test_error_of_a_broker_is_raised_once_and_the_partition_is_read_on(parts: Parts) -> None:
+    """Another service had the port of a dead broker for a moment."""
+    parts.fails(BAD, NotAPylogBrokerError("a web server"))
+    with pytest.raises(NotAPylogBrokerError):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    assert parts.delivery.poll_records(Deadline(0.0), 500) == []
+    parts.arrives(BAD, b"a")
+    assert len(parts.delivery.poll_records(Deadline(0.0), 500)) == 1
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_partition_that_is_paused_holds_up_no_other(parts: Parts, is_paused: bool) -> None:
+    """W16: its backlog fills the buffer, and nobody takes it."""
+    state, fetcher = parts.state(GOOD), parts.fetcher
+    buffer = pa.py_buffer(bytes(fetcher._max_bytes // 2))
+    state.completed_fetches.append(CompletedFetch(state.generation, buffer, 1_000))
+    state.fetch_offset = 1_000
+    fetcher._buffered_bytes += buffer.size
+    fetcher.set_paused(state, is_paused=is_paused)
+    with fetcher.condition:
+        asked = [each.partition for each in fetcher.wanted(1, 1)[0]]
+    assert asked == ([1] if is_paused else [])
+
+
+def test_smallest_buffer_fetches() -> None:
+    """``fetch.max.bytes`` may be 1: a frame that is larger still comes."""
+    parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", fetch_max_bytes=1)
+    parts.subscribe("t")
+    with parts.fetcher.condition:
+        assert len(parts.fetcher.wanted(1, 1)[0]) == 1

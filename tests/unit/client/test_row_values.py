@@ -170,3 +170,30 @@ def test_refusal_says_what_is_wrong_in_plain_words(kind: str, value: Any, messag
     with pytest.raises(SchemaMismatchError) as raised:
         stored(kind, value)
     assert message in raised.value.message
+
+
+@pytest.mark.parametrize("zeros", range(25, 90, 4))
+@pytest.mark.parametrize(
+    ("kind", "value"), [("decimal(10,2)", "12.5"), ("decimal(38,10)", "-1.5"), ("decimal(38,0)", "7")]
+)
+def test_decimal_with_zeros_at_its_end_is_stored_as_it_is(kind: str, value: str, zeros: int) -> None:
+    """Arrow itself makes another number of more than 38 digits."""
+    padded = Decimal((value if "." in value else f"{value}.") + "0" * zeros)
+    assert stored(kind, padded) == Decimal(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("timestamp_ntz", np.datetime64("999999-12-31")),
+        ("timestamp_ntz", np.datetime64("-300000-01-01T00:00:00")),
+        ("duration", np.timedelta64(200_000_000, "D")),
+        ("duration", np.timedelta64(2**62, "s")),
+        ("date", np.datetime64(2**62, "h")),
+        ("date", np.datetime64(2**62, "Y")),
+    ],
+)
+def test_time_that_is_out_of_range_is_refused(kind: str, value: Any) -> None:
+    """numpy wraps around in silence."""
+    with pytest.raises(SchemaMismatchError, match="column 'v' is"):
+        stored(kind, value)

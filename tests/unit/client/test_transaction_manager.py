@@ -8,7 +8,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import DeliveryTimeoutError, InvalidTxnStateError
+from broker_runtime.contract.errors import DeliveryTimeoutError, InvalidTxnStateError, UnknownMemberIdError
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import UNTYPED
 from broker_runtime.contract.transactions import (
     NEXT_BATCH,
@@ -24,6 +25,7 @@ from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.partition_queue import PartitionQueue
 from pyspark_log.client.producer.producer import Producer
 from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
+from pyspark_log.client.records import GroupMetadata
 
 
 class Brokers:
@@ -150,3 +152,28 @@ def test_record_that_was_never_sent_is_missed_by_commit(brokers: Brokers, is_flu
         producer.abort_transaction()
         producer.begin_transaction()
         producer.commit_transaction()
+
+
+def with_offsets(manager: TransactionManager, *given: tuple[int, int, str, int]) -> tuple[int, list[tuple[int, bytes]]]:
+    """Offsets of partitions by members in epochs: the epoch that signs them all, and what is asked for."""
+    for partition, offset, member_id, epoch in given:
+        at = TopicPartition("t", partition)
+        manager.add_offsets({at: offset}, GroupMetadata("g", member_id, epoch, None, ((at, b"i" * 16),)))
+    group = manager._group
+    assert group is not None
+    return group.member_epoch, [(each.offset, each.at.topic_id) for each in group.offsets]
+
+
+def test_offsets_of_a_transaction_are_signed_as_they_were_given_first(manager: TransactionManager) -> None:
+    """In between, another member may have had the partition, and gone further. The topic is the one that was read."""
+    manager.begin()
+    epoch, asked = with_offsets(manager, (0, 100, "a", 3), (1, 7, "a", 5))
+    assert (epoch, asked) == (3, [(100, b"i" * 16), (7, b"i" * 16)])
+
+
+def test_offsets_of_a_consumer_that_has_joined_again_meanwhile_are_refused(manager: TransactionManager) -> None:
+    manager.begin()
+    with_offsets(manager, (0, 100, "a", 3))
+    with pytest.raises(UnknownMemberIdError, match="joined it again"):
+        with_offsets(manager, (1, 7, "b", 1))
+    assert manager.state is TransactionState.ABORTABLE

@@ -355,3 +355,11 @@ def test_header_with_two_times_needs_a_column_of_them() -> None:
     lying = patched(80, "q", 9)
     with pytest.raises(CorruptRecordError, match="timestamps of 7 to 9 ms"):
         decode_frame(lying, HISTORY)
+
+
+def test_leader_refuses_times_that_no_column_tells() -> None:
+    """Readers cannot say whose is which: they would stop at the frame."""
+    frame = patched(80, "q", 8)  # the largest timestamp
+    verify_frame(frame)
+    with pytest.raises(CorruptRecordError, match="timestamps of 7 to 8 ms"):
+        check_frame_schema(frame, HISTORY)
