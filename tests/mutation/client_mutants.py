@@ -303,4 +303,116 @@ CLIENT: Final = (
         breaks="A fork waits until gRPC's threads are gone, also those of a call that outlasted the fork before.",
         tests=("tests/contract/test_forking.py",),
     ),
+    Mutant(
+        name="first_micro_batch_has_no_fixed_start",
+        file="pyspark_log/spark/query_offsets.py",
+        old="        if is_first:\n            end.update(",
+        new="        if False:\n            end.update(",
+        breaks="The first micro-batch of a query from latest ends where it begins: that is what the checkpoint keeps.",
+        tests=("tests/unit/spark/test_spark_query_offsets.py",),
+    ),
+    Mutant(
+        name="first_micro_batch_begins_where_the_log_ends_now",
+        file="pyspark_log/spark/query_offsets.py",
+        old="            start = self._start_again(start, end)\n",
+        new="",
+        breaks="A first micro-batch that is planned again begins where it began.",
+        tests=("tests/unit/spark/test_spark_query_offsets.py",),
+    ),
+    Mutant(
+        name="log_that_lost_its_end_is_read_again",
+        file="pyspark_log/spark/planning.py",
+        old="            is_read = partition in same and partition not in replaced\n",
+        new="            is_read = False\n",
+        breaks="No record is read twice while the topic is known to be the same.",
+        tests=("tests/unit/spark/test_spark_query_offsets.py",),
+    ),
+    Mutant(
+        name="recreated_topic_stands_still",
+        file="pyspark_log/spark/query_offsets.py",
+        old="            end = _told_apart(end, recreated, snapshot)\n",
+        new="            pass\n",
+        breaks="An end that is another topic's is told apart from the start.",
+        tests=("tests/unit/spark/test_spark_query_offsets.py",),
+    ),
+    Mutant(
+        name="long_decimal_is_left_to_arrow",
+        file="pyspark_log/client/producer/column_values.py",
+        old="        if len(text) <= precision:\n",
+        new="        if True:\n",
+        breaks="A decimal is stored as given, or refused.",
+        tests=("tests/unit/client/test_row_values.py",),
+    ),
+    Mutant(
+        name="numpy_times_are_compared_after_they_wrapped",
+        file="pyspark_log/client/producer/column_values.py",
+        old="converted.astype(value.dtype) == value else None",
+        new="converted == value else None",
+        breaks="A time is stored as given, or refused.",
+        tests=("tests/unit/client/test_row_values.py",),
+    ),
+    Mutant(
+        name="interrupted_poll_loses_what_it_took",
+        file="pyspark_log/client/consumer/delivery.py",
+        old="                state.batches.appendleft(batch)\n            raise\n",
+        new="                pass\n            raise\n",
+        breaks="What the caller has not got is delivered again.",
+        tests=("tests/unit/client/test_consumer_delivery.py",),
+    ),
+    Mutant(
+        name="interrupted_decoding_loses_what_was_fetched",
+        file="pyspark_log/client/consumer/delivery.py",
+        old=(
+            "        except BaseException:  # no memory, or Ctrl-C: nothing is wrong with the records\n"
+            "            self._fetcher.put_back(state, fetched)\n"
+            "            raise\n"
+        ),
+        new="        except BaseException:\n            raise\n",
+        breaks="What was fetched and not decoded is decoded again.",
+        tests=("tests/unit/client/test_consumer_delivery.py",),
+    ),
+    Mutant(
+        name="transactions_offsets_are_signed_by_the_last_assignment",
+        file="pyspark_log/client/producer/transactions.py",
+        old="            member_epoch = min(member_epoch, self._group.member_epoch)\n",
+        new="            pass\n",
+        breaks="Offsets are signed by the assignment under which they were read.",
+        tests=("tests/unit/client/test_transaction_manager.py",),
+    ),
+    Mutant(
+        name="waiting_commits_outlive_their_partition",
+        file="pyspark_log/client/consumer/committer.py",
+        old="            refused = [one for one in self._waiting if not one.offsets.keys().isdisjoint(partitions)]\n",
+        new="            refused: list[_Waiting] = []\n",
+        breaks="A commit is not written under a later assignment of its partition.",
+        tests=("tests/unit/client/test_commit_queue.py",),
+    ),
+    Mutant(
+        name="paused_partitions_fill_the_buffer",
+        file="pyspark_log/client/consumer/fetcher.py",
+        old="for state in self.states.values() if state.is_paused for fetch",
+        new="for state in self.states.values() if False for fetch",
+        breaks="A partition that is paused holds up no other.",
+        tests=("tests/unit/client/test_consumer_delivery.py",),
+    ),
+    Mutant(
+        name="interrupted_encoding_is_not_taken_up",
+        file="pyspark_log/client/producer/accumulator.py",
+        old=(
+            "        with self.lock:\n"
+            "            batch.is_being_encoded = False\n"
+            "            self._mark_ready(batch.queue)\n"
+        ),
+        new="        with self.lock:\n            pass\n",
+        breaks="A batch that was not encoded is encoded by who sends it.",
+        tests=("tests/unit/client/test_accumulator.py",),
+    ),
+    Mutant(
+        name="times_that_no_column_tells_are_appended",
+        file="broker_runtime/contract/frame/verify.py",
+        old="    if not is_one_time and TIMESTAMP_COLUMN_ID not in directory.columns:\n",
+        new="    if False:\n",
+        breaks="A leader appends nothing that readers cannot read.",
+        tests=("tests/unit/contract/test_frame_damage.py",),
+    ),
 )

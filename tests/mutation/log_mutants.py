@@ -136,7 +136,7 @@ LOG: Final = (
     Mutant(
         name="recovery_looks_for_no_later_frames",
         file="broker_runtime/log/recovery.py",
-        old="        if watermark <= bad.offset:\n",
+        old="        if watermark <= bad.offset and not is_unflushed:\n",
         new="        if False:\n",
         breaks="A bad frame below a known high watermark is damage, not a torn tail.",
         tests=(
