@@ -193,8 +193,10 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL of its JVM and its Python, as a hook does it."""
+        alive = self.processes()  # others may have the numbers of those that have ended
         for pid in sink_hooks.pids(self.directory):
-            _signal(pid, signal.SIGKILL)
+            if pid in alive:
+                _signal(pid, signal.SIGKILL)
 
     def wait(self, limit_s: float) -> int | None:
         """Its exit status; None: it has not ended by then."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import sink_hooks
-from tests.chaos.copying import Plans, spark_environment
+from tests.chaos.copying import Driver, Plans, spark_environment
 from tests.chaos.sink_hooks import DIRECTORY, POINTS, Order, arm, events, pids, reached, was_carried_out
 
 _ROOT = Path(__file__).parents[2]
@@ -55,6 +55,24 @@ def test_order_to_die_kills_the_driver_and_the_process_that_got_there(tmp_path: 
         for victim in victims:
             victim.kill()
             victim.wait()
+
+
+def test_process_that_has_the_number_of_a_dead_driver_lives_on(tmp_path: Path) -> None:
+    """Numbers come again within an hour: it may be a broker, or ZooKeeper."""
+    driver = Driver.__new__(Driver)
+    driver.directory = tmp_path
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    other = subprocess.Popen(command)
+    own = subprocess.Popen(command, env={**os.environ, DIRECTORY: str(tmp_path)})
+    try:
+        (tmp_path / "pids").write_text(f"{other.pid} {own.pid}")
+        driver.kill()
+        assert own.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for each in (other, own):
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.parametrize("point", [sink_hooks.BEFORE_DECISION, sink_hooks.IN_ABORT])
