@@ -28,6 +28,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition, check_group_id
 from broker_runtime.contract.settings import ConsumerSettings
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.consumer.fetcher import Fetcher
@@ -39,6 +40,9 @@ TOPIC_IS_GONE: Final = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
 MAX_WAITING: Final = 10_000
 """So many commits wait at most: about 15 MB of futures."""
 _REVOKED_LIMIT_S: Final = 5.0  # others wait for the partitions
+_REFRESH_S: Final = 3600.0
+"""How often auto-commit writes offsets that have not changed: a group that has no members is forgotten some time after
+its last commit, though a consumer by `assign` may read a quiet topic for as long."""
 
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +71,7 @@ class Committer:
         self._queue = CommitQueue()
         self._lock = threading.RLock()  # held by the commit that is sent; its future's callback may commit in turn
         self._committed: dict[TopicPartition, int] = {}  # what the group has, as far as known
+        self._refresh_at = Deadline(_REFRESH_S)
         self.looped: PartitionState | None = None
         """The partition whose last record or batch the body of a for loop holds."""
 
@@ -220,9 +225,12 @@ class Committer:
         with self._one_at_a_time(limit_s):
             there = [state for state in states() if not isinstance(state.error, TOPIC_IS_GONE)]
             finished = {state.at: state.finished for state in there}
-            changed = {at: offset for at, offset in finished.items() if self._committed.get(at) != offset}
+            is_due = self._refresh_at.expired
+            changed = {at: offset for at, offset in finished.items() if is_due or self._committed.get(at) != offset}
             if not changed:
                 return
+            if is_due:
+                self._refresh_at = Deadline(_REFRESH_S)
             try:
                 self._send(changed, {state.at: state.topic.topic_id for state in there}, limit_s)
             except TOPIC_IS_GONE as error:  # the group's offsets went with the topic

@@ -89,6 +89,22 @@ def test_auto_commit_covers_finished_and_uncommitted_records_only() -> None:
     assert parts.cluster.commits == [{AT: 2}]
 
 
+def test_offsets_that_do_not_change_are_committed_again_before_they_expire() -> None:
+    """W23: without members a group is forgotten after its last commit, though a quiet topic may still be read."""
+    parts = reading(group_id="g")
+    parts.arrives(AT, b"a")
+    parts.delivery.poll_records(Deadline(0.0), 10)
+    parts.committer.finish_all()
+    for _ in range(3):
+        parts.committer.commit_finished()
+    before = len(parts.cluster.commits)
+    parts.committer._refresh_at = Deadline(0.0)
+    for _ in range(3):
+        parts.committer.commit_finished()
+    assert (before, len(parts.cluster.commits)) == (1, 2)
+    assert parts.cluster.commits[-1][AT] == 1
+
+
 def test_auto_commit_of_a_deleted_topic_is_no_error() -> None:
     """W18: the offsets of other topics are written, and nothing prevents the member from leaving."""
     parts = reading(group_id="g")
