@@ -20,6 +20,7 @@ from broker_runtime.contract.errors import (
     InvalidRequestError,
     NotCoordinatorError,
     PylogError,
+    StaleMemberEpochError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
@@ -135,7 +136,8 @@ class OffsetStore:
         self, group_id: str, topics: Mapping[str, tuple[bytes, Mapping[int, StoredOffset]]], guard: Guard
     ) -> list[Operation]:
         """The operations that commit these offsets of topics (id, offset by partition), from a fresh read: for a
-        transaction that writes something else as well, under ``guard``. Raises as `commit`."""
+        transaction that writes something else as well, under ``guard``. Raises as `commit`; `StaleMemberEpochError` if
+        one of a later assignment is there: without these offsets there is no transaction."""
         operations: list[Operation] = []
         parent = group_offsets_parent(group_id)
         paths = [group_offsets_path(group_id, topic) for topic in topics]
@@ -145,6 +147,12 @@ class OffsetStore:
         for (topic, (topic_id, offsets)), path, node in zip(topics.items(), paths, nodes, strict=True):
             present = None if node is None else from_json(node.data, GroupOffsets, path)
             commit = _Commit(topic_id=topic_id, offsets=offsets, only_forward=False, guard=guard)
+            stored = {} if present is None or present.topic_id != topic_id else present.offsets
+            late = sorted(each for each in offsets if each in stored and _is_superseded(offsets[each], stored[each]))
+            if late:
+                raise StaleMemberEpochError(
+                    f"offsets of {topic}-{late[0]} were committed under a later assignment than the transaction's"
+                )
             merged = merge(present, [commit], refresh_ms=self._refresh_ms)
             operations.append(Check(topic_path(topic), self._version_of(topic, topic_id)))
             if merged != present:

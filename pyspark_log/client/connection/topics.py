@@ -67,11 +67,12 @@ class Topic:
         return self.info.partitions[partition]
 
     def is_older_than(self, other: Topic) -> bool:
-        """Whether it was found out before ``other``, which is the same topic: by partitions and their leader epochs."""
+        """Whether it was found out before ``other``, which is the same topic: by schemas, partitions and their leader
+        epochs."""
+        if len(self.info.schemas) < len(other.info.schemas) or len(self.info.partitions) < len(other.info.partitions):
+            return True
         pairs = zip(self.info.partitions, other.info.partitions, strict=False)
-        return len(self.info.partitions) < len(other.info.partitions) or any(
-            mine.leader_epoch < others.leader_epoch for mine, others in pairs
-        )
+        return any(mine.leader_epoch < others.leader_epoch for mine, others in pairs)
 
     def partition_key(self, partition: int) -> PartitionKey:
         """How requests name a partition of this topic, and of no other of the same name."""

@@ -8,14 +8,16 @@ import pytest
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
+    StaleMemberEpochError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
 from broker_runtime.groups import offsets
 from broker_runtime.groups.offsets import OffsetStore, _Commit, _Queue
+from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.session import BadVersionError
+from broker_runtime.zookeeper.session import BadVersionError, Check
 from broker_runtime.zookeeper.znodes import StoredOffset, TopicRecord, group_offsets_path, to_json
 
 ID, OTHER_ID = b"\x01" * 16, b"\x02" * 16
@@ -223,3 +225,13 @@ def test_commit_that_is_being_written_when_its_time_is_over_is_waited_for(store,
     monkeypatch.setattr(offsets, "_Commit", partial(_Commit, news=TakenJustNow()))
     store.commit("g", "t", ID, {0: at(5)})
     assert [commit.offsets for commit in taken] == [{0: at(5)}]
+
+
+def test_transaction_does_not_drop_offsets_that_a_later_assignment_has_passed(client, store):
+    """Without them it would commit what another member has processed, too."""
+    store.commit("g", "t", ID, {0: at(10, member_epoch=6), 1: at(3, member_epoch=4)})
+    client.set("/topics/t", to_json(TopicRecord(topic_id=ID, assignment=((1,),))), version=-1)
+    guard = Guard(Check("/topics", -1), 0)
+    assert store.planned("g", {"t": (ID, {1: at(5, member_epoch=5)})}, guard)
+    with pytest.raises(StaleMemberEpochError, match="offsets of t-0 were committed under a later assignment"):
+        store.planned("g", {"t": (ID, {0: at(50, member_epoch=5), 1: at(5, member_epoch=5)})}, guard)
