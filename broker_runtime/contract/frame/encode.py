@@ -51,7 +51,13 @@ from broker_runtime.contract.frame.header import (
     FrameHeader,
     pack_header,
 )
-from broker_runtime.contract.frame.layout import HEADERS_FIELD, HEADERS_TYPE, TIMESTAMP_FIELD, chunk_layout
+from broker_runtime.contract.frame.layout import (
+    HEADERS_FIELD,
+    HEADERS_TYPE,
+    TIMESTAMP_FIELD,
+    chunk_layout,
+    missing_row_bytes,
+)
 from broker_runtime.contract.schema.topic import TopicSchema
 from broker_runtime.contract.statistics import ColumnStatistics, column_statistics
 
@@ -167,16 +173,18 @@ def split_into_frames(
     large.
     """
     frames: list[pa.Buffer] = []
+    measured = batch if headers is None else batch.append_column(HEADERS_FIELD, headers)
+    columns, _ = _column_order(schema, tuple(batch.schema.names))
+    most_rows = max(1, MAX_UNCOMPRESSED_BYTES // max(1, missing_row_bytes(schema, columns)))
     # Invariant: the slices on the stack are disjoint and cover the rows that are not in frames; the first are on top.
-    pending = list(reversed(_slices(batch, target_bytes)))
+    pending = list(reversed(_slices(measured, target_bytes, min(MAX_RECORDS_PER_FRAME, most_rows))))
     while pending:
         start, rows = pending.pop()
-        part = batch.slice(start, rows)
-        if rows > 1 and pa.ipc.get_record_batch_size(part) > MAX_UNCOMPRESSED_BYTES // 2:
+        if rows > 1 and pa.ipc.get_record_batch_size(measured.slice(start, rows)) > MAX_UNCOMPRESSED_BYTES // 2:
             pending += [(start + rows // 2, rows - rows // 2), (start, rows // 2)]
             continue
         frame = encode_frame(
-            part,
+            batch.slice(start, rows),
             schema,
             timestamps=timestamps if isinstance(timestamps, int) else timestamps.slice(start, rows),
             headers=None if headers is None else headers.slice(start, rows),
@@ -193,10 +201,10 @@ def split_into_frames(
     return frames
 
 
-def _slices(batch: pa.RecordBatch, target_bytes: int) -> list[tuple[int, int]]:
-    """(start, rows) of slices with equal numbers of rows and about ``target_bytes`` each."""
+def _slices(batch: pa.RecordBatch, target_bytes: int, most_rows: int) -> list[tuple[int, int]]:
+    """(start, rows) of slices with equal numbers of rows, ``most_rows`` at most, and about ``target_bytes`` each."""
     rows = batch.num_rows
-    count = max(1, -(-pa.ipc.get_record_batch_size(batch) // max(1, target_bytes)), -(-rows // MAX_RECORDS_PER_FRAME))
+    count = max(1, -(-pa.ipc.get_record_batch_size(batch) // max(1, target_bytes)), -(-rows // most_rows))
     count = min(count, max(1, rows))
     bounds = [rows * i // count for i in range(count + 1)]
     return [(bounds[i], bounds[i + 1] - bounds[i]) for i in range(count)]

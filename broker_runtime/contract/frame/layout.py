@@ -58,6 +58,22 @@ class ChunkLayout(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
+def missing_row_bytes(schema: TopicSchema, columns: tuple[int, ...]) -> int:
+    """How many bytes a reader allocates for each row of a frame that has only these columns: the others are null, and
+    Arrow has them whole."""
+    return sum(_row_bytes(field.type) for column_id, field in enumerate(schema.arrow) if column_id not in columns)
+
+
+def _row_bytes(kind: pa.DataType) -> int:
+    if pt.is_nested(kind) and not pt.is_list(kind) and not pt.is_map(kind):
+        return 1 + sum(_row_bytes(kind.field(index).type) for index in range(kind.num_fields))
+    try:
+        return 1 + kind.bit_width // 8
+    except ValueError:  # of no fixed width: an offset into the values
+        return 5
+
+
+@lru_cache(maxsize=1024)
 def chunk_layout(schema: TopicSchema, columns: tuple[int, ...]) -> ChunkLayout:
     """The layout of a chunk that holds ``columns`` (ids) of ``schema``. Raises `CorruptRecordError` for unknown ids."""
     fields = [column_field(schema, column_id) for column_id in columns]

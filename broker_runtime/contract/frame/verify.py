@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from crc32c import crc32c
 
-from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
+from broker_runtime.contract.errors import CorruptRecordError, RecordTooLargeError, SchemaMismatchError
 from broker_runtime.contract.frame.directory import (
     TIMESTAMP_COLUMN_ID,
     Directory,
     parse_directory,
 )
 from broker_runtime.contract.frame.header import (
+    MAX_UNCOMPRESSED_BYTES,
     Buffer,
     FrameHeader,
     Glance,
@@ -27,7 +28,7 @@ from broker_runtime.contract.frame.header import (
     parse_checked_header,
     parse_header,
 )
-from broker_runtime.contract.frame.layout import chunk_layout, column_field
+from broker_runtime.contract.frame.layout import chunk_layout, column_field, missing_row_bytes
 from broker_runtime.contract.frame.message import check_uncompressed_size, parse_message
 from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
@@ -104,6 +105,12 @@ def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | Topi
         raise SchemaMismatchError(f"the frame follows schema {header.schema_id}, the topic's is {schema.schema_id}")
     check_columns(directory, schema)
     check_statistics_kinds(directory, schema)
+    own = tuple(column_id for column_id in directory.columns if column_id < TIMESTAMP_COLUMN_ID)
+    if (size := header.record_count * missing_row_bytes(schema, own)) > MAX_UNCOMPRESSED_BYTES:
+        raise RecordTooLargeError(
+            f"{header.record_count} records without {len(schema.arrow) - len(own)} of the topic's columns: readers "
+            f"need {size} bytes for these; a frame has at most {MAX_UNCOMPRESSED_BYTES}"
+        )
     is_one_time = header.timestamp_type or header.base_timestamp_ms == header.max_timestamp_ms
     if not is_one_time and TIMESTAMP_COLUMN_ID not in directory.columns:
         raise CorruptRecordError(

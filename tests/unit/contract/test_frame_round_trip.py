@@ -39,6 +39,7 @@ from broker_runtime.contract.frame import (
     stamp,
     verify_frame,
 )
+from broker_runtime.contract.frame.layout import HEADERS_TYPE
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema
 
 ALL = samples()
@@ -249,6 +250,30 @@ def test_split_keeps_every_frame_below_the_limit_when_records_differ_in_size() -
     assert read == values
     with pytest.raises(RecordTooLargeError, match="takes 40000"):
         split_into_frames(batch, UNTYPED, timestamps=0, max_bytes=40_000)
+
+
+def test_split_measures_headers_too() -> None:
+    """Records that are small without them make no frame that is too large with them."""
+    rows = 60_000
+    batch = pa.record_batch({"value": pa.array([b"x"] * rows)})
+    header = pa.array([[{"key": "h", "value": b"y" * 1_200}]], HEADERS_TYPE)
+    headers = pa.concat_arrays([header] * rows)
+    parts = split_into_frames(batch, UNTYPED, timestamps=0, headers=headers)
+    assert sum(parse_header(part).record_count for part in parts) == rows
+    assert max(part.size for part in parts) < 2 << 20
+
+
+def test_frame_has_no_more_rows_than_readers_can_hold_with_all_columns() -> None:
+    """Columns that a frame lacks are null for readers, at full length: a few hundred bytes would cost gigabytes."""
+    names = [f"c{number}" for number in range(20)]
+    schema = TopicSchema(schema_id=0, arrow=pa.schema([("flag", pa.bool_()), *((name, pa.int64()) for name in names)]))
+    batch = pa.record_batch({"flag": pa.array([False]).take(pa.array(bytes(1 << 22), pa.uint8()))})
+    with pytest.raises(RecordTooLargeError, match="4194304 records without 20 of the topic's columns"):
+        check_frame_schema(encode_frame(batch, schema, timestamps=0, codec="zstd"), schema)
+    parts = split_into_frames(batch, schema, timestamps=0, codec="zstd")
+    for part in parts:
+        check_frame_schema(part, schema)
+    assert sum(parse_header(part).record_count for part in parts) == batch.num_rows
 
 
 def test_chunks_are_aligned_and_one_per_column() -> None:
