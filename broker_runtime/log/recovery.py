@@ -23,7 +23,7 @@ from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
 from broker_runtime.log.indexes import IndexBuilder
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.partition_files import UNFLUSHED_NAME, PartitionFiles
+from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.producer_state import ProducerState, load_producers
 from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
@@ -249,9 +249,7 @@ class Recovery:
     def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
         """Raises `CorruptRecordError` if records at or after the bad frame were committed."""
         watermark = max(self._start.high_watermark, self._stamped_watermark)
-        # What frames behind say was on the *leader's* device. Here it need not have been, where nobody waited for that.
-        is_unflushed = self._files.file_size(self._directory / UNFLUSHED_NAME) is not None
-        if watermark <= bad.offset and not is_unflushed:
+        if watermark <= bad.offset:
             watermark = max(watermark, watermark_behind(self._open_files, segments, bad, self._identity))
         known = max(watermark, self._start.recovery_point)
         if known > bad.offset:

@@ -136,7 +136,7 @@ LOG: Final = (
     Mutant(
         name="recovery_looks_for_no_later_frames",
         file="broker_runtime/log/recovery.py",
-        old="        if watermark <= bad.offset and not is_unflushed:\n",
+        old="        if watermark <= bad.offset:\n",
         new="        if False:\n",
         breaks="A bad frame below a known high watermark is damage, not a torn tail.",
         tests=(
@@ -368,14 +368,6 @@ LOG: Final = (
         old='return self.config.flush_mode == "ack" or not self.is_unflushed',
         new='return self.config.flush_mode == "ack"',
         breaks="An acknowledgement that does not wait comes after the mark is durable.",
-        tests=("tests/unit/log/test_log_flush_modes.py",),
-    ),
-    Mutant(
-        name="what_the_leader_flushed_is_expected_of_followers",
-        file="broker_runtime/log/recovery.py",
-        old="        if watermark <= bad.offset and not is_unflushed:\n",
-        new="        if watermark <= bad.offset:\n",
-        breaks="A tail that was torn by a power loss is no damage, where nobody had waited for the device.",
         tests=("tests/unit/log/test_log_flush_modes.py",),
     ),
     Mutant(

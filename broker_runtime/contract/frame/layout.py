@@ -68,7 +68,7 @@ def _row_bytes(kind: pa.DataType) -> int:
     if pt.is_nested(kind) and not pt.is_list(kind) and not pt.is_map(kind):
         return 1 + sum(_row_bytes(kind.field(index).type) for index in range(kind.num_fields))
     try:
-        return 1 + kind.bit_width // 8
+        return 1 + int(kind.bit_width) // 8
     except ValueError:  # of no fixed width: an offset into the values
         return 5
 

@@ -111,29 +111,3 @@ def test_whatever_was_acknowledged_is_on_a_disk_without_the_mark(seed):
     with open_directory(files) as directory:
         if not is_marked(files):
             assert len(read_frames(open_log(directory, ACK))) >= acknowledged
-
-
-@pytest.mark.parametrize("config", [INTERVAL, OS])
-def test_what_the_leader_had_flushed_makes_no_damage_of_a_followers_torn_tail(config):
-    """Frames say how far the leader's disk was, and a follower has the same bytes, but not on its disk."""
-    for seed in range(20):
-        leaders, followers = FaultyFiles(), FaultyFiles()
-        with open_directory(leaders) as leading:
-            leader = open_log(leading, config)
-            following = open_directory(followers)
-            follower = open_log(following, config)
-            for number in range(12):
-                leader.append_as_leader([frame(1, seed=number)], leader_epoch=0, now_ms=1000 + number)
-                piece = leader.read(number, max_bytes=1 << 20, upto=number + 1)
-                assert piece is not None
-                with piece:
-                    follower.append_as_follower(piece.load(), leader_epoch=0)
-                if number == 2:
-                    follower.flush()
-                    following.checkpoint()
-                leader.flush()
-                for log in (leader, follower):
-                    log.set_high_watermark(number + 1)
-        followers.lose_power(random.Random(seed))
-        with open_directory(followers) as following:
-            assert 3 <= open_log(following, config).log_end_offset <= 12
