@@ -242,16 +242,19 @@ class Committer:
         return {at: states[at].topic.topic_id for at in partitions if at in states}
 
     def _send(self, next_offsets: Offsets, topic_ids: TopicIds, timeout_s: float | None = None) -> None:
-        for at in next_offsets:
-            self._committed.pop(at, None)  # not known until there is an answer
-        offsets.commit(
-            self._cluster,
-            self.group_id,
-            next_offsets,
-            topic_ids=topic_ids,
-            signature=self._heartbeats.signature(),
-            timeout_s=timeout_s,
-        )
+        try:
+            offsets.commit(
+                self._cluster,
+                self.group_id,
+                next_offsets,
+                topic_ids=topic_ids,
+                signature=self._heartbeats.signature(),
+                timeout_s=timeout_s,
+            )
+        except RetriableError:  # it may have been carried out
+            for at in next_offsets:
+                self._committed.pop(at, None)
+            raise
         self._committed.update(next_offsets)
 
     @contextmanager

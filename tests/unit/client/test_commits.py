@@ -105,6 +105,28 @@ def test_offsets_that_do_not_change_are_committed_again_before_they_expire() -> 
     assert parts.cluster.commits[-1][AT] == 1
 
 
+def test_offset_whose_commit_got_no_answer_is_committed_again() -> None:
+    """The group may have the later one: after a seek back, what it has is not what was committed last."""
+    parts = reading(group_id="g")
+    state = parts.state(AT)
+    state.finished = 10
+    parts.committer.commit_finished()
+    real = parts.cluster._commit_offsets
+
+    def lost(request: object) -> object:
+        real(request)
+        raise NetworkError("no answer")
+
+    parts.cluster._commit_offsets = lost  # type: ignore[method-assign,assignment]
+    state.finished = 20
+    with pytest.raises(NetworkError):
+        parts.committer.commit_finished()
+    parts.cluster._commit_offsets = real  # type: ignore[method-assign]
+    state.finished = 10
+    parts.committer.commit_finished()
+    assert parts.cluster.committed[AT, state.topic.topic_id] == 10
+
+
 def test_auto_commit_of_a_deleted_topic_is_no_error() -> None:
     """W18: the offsets of other topics are written, and nothing prevents the member from leaving."""
     parts = reading(group_id="g")
