@@ -460,7 +460,7 @@ class Producer(forking.Forkable):
             frame = full.builder.encode(self._settings.compression_type)
         except PylogError as error:
             self._accumulator.encoded(full, None, error)
-        except BaseException:
+        except BaseException:  # Ctrl-C, or no memory: else what comes behind it would wait for it
             self._accumulator.not_encoded(full)
             raise
         else:
