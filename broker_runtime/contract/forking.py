@@ -7,18 +7,23 @@ is done. In the child, clients forget what belonged to the parent: locks, thread
 Closing is not enough. A Flight object that something still refers to keeps gRPC alive (0 of 6 children worked), and
 after the last one gRPC takes some milliseconds to end its threads, on a busy machine some hundreds (5 of 6 children
 worked without waiting). So a fork waits for `SETTLE_S` and then, where the system shows threads (Linux), until gRPC's
-are gone.
+are gone. A program that uses Arrow Flight by itself may keep them: by a client or a server of its own, or by one that
+is garbage, with an exception's traceback for instance, which a fork collects.
 
 Rule: whoever creates a Flight client, or calls one, does so inside `flight_use`; `link` does, and nothing else touches
 Flight clients. A fork waits at most `FORK_WAIT_S` for calls that are under way, and as long again for gRPC's threads. A
-child that was forked with a call still under way cannot use Flight: it would hang, so it gets an error (`check_child`).
+child that was forked with a call still under way, or with gRPC alive, cannot use Flight: it would hang, so it gets an
+error (`check_child`). Only where grpcio is loaded, a gRPC of its own whose threads have the same names, is the child
+left to try.
 
 Brokers never fork. They have links too, so the hooks are there; starting a process by `subprocess` calls none.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 import time
 import weakref
@@ -36,10 +41,18 @@ FORK_WAIT_S: Final = 3.0
 SETTLE_S: Final = 0.1
 """How long gRPC has at least for ending after the last connection."""
 
+_COLLECT_AFTER_S: Final = 1.0
+"""Threads of gRPC that are there for longer may belong to garbage."""
+
 _LOOK_EVERY_S: Final = 0.005
 _TASKS: Final = Path("/proc/self/task")
 _GRPC_THREADS: Final = ("event_engine", "lifeguard", "timer_manager", "grpc_", "default-exec", "resolver-exec")
 """How the names of gRPC's threads begin."""
+_GRPCIO: Final = "grpc._cython.cygrpc"
+
+_CALL_UNDER_WAY: Final = f"while a call to a broker had been under way for {FORK_WAIT_S:g} s"
+_GRPC_ALIVE: Final = "while it had an Arrow Flight client or server of its own"
+_CURE: Final = "fork before clients are used, or start processes by spawn or forkserver"
 
 
 class Forkable:
@@ -63,7 +76,8 @@ class _Gate:
         self.inside = 0
         self.shut_by: int | None = None  # the thread that forks
         self.used = False  # whether gRPC was used since the last fork
-        self.is_child_of_call = False  # whether this process was forked while a call was under way
+        self.is_grpc_alive = False  # whether gRPC had threads when the fork had waited for their end
+        self.forked: str | None = None  # when this process was forked, if it cannot use Flight therefore
 
 
 class _FlightUse:
@@ -117,11 +131,8 @@ def abandon(parents: object) -> None:
 
 def check_child() -> None:
     """Before a Flight client is made. Raises `ClientStateError` in a child in which it would hang."""
-    if _gate.is_child_of_call:
-        raise ClientStateError(
-            f"this process was forked while a call to a broker had been under way for {FORK_WAIT_S:g} s, so it cannot "
-            "talk to brokers: fork before clients are used, or start processes by spawn or forkserver"
-        )
+    if _gate.forked is not None:
+        raise ClientStateError(f"this process was forked {_gate.forked}, so it cannot talk to brokers: {_CURE}")
 
 
 def flight_use() -> AbstractContextManager[None]:
@@ -145,16 +156,27 @@ def _before_fork() -> None:
         _gate.condition.wait_for(lambda: _gate.inside == 0, FORK_WAIT_S)
     for client in _all_live():
         client._drop_for_fork()
-    if _gate.used and not _gate.inside:
-        time.sleep(SETTLE_S)
-        _await_end_of_grpc()
+    _gate.is_grpc_alive = False
+    if not _gate.inside:
+        if _gate.used:
+            time.sleep(SETTLE_S)
+            _await_end_of_grpc()
+        _gate.is_grpc_alive = _has_grpc_threads() and _GRPCIO not in sys.modules
 
 
 def _await_end_of_grpc() -> None:
-    """Until gRPC has no thread, at most `FORK_WAIT_S`: another user of gRPC in this process may keep its own."""
-    deadline = Deadline(FORK_WAIT_S)
-    while any(name.startswith(_GRPC_THREADS) for name in _thread_names()) and not deadline.expired:
-        deadline.sleep(_LOOK_EVERY_S)
+    """Until gRPC has no thread, at most `FORK_WAIT_S`."""
+    limit, patience = Deadline(FORK_WAIT_S), Deadline(_COLLECT_AFTER_S)
+    has_collected = False
+    while _has_grpc_threads() and not limit.expired:
+        if patience.expired and not has_collected:
+            has_collected = True
+            gc.collect()
+        limit.sleep(_LOOK_EVERY_S)
+
+
+def _has_grpc_threads() -> bool:
+    return any(name.startswith(_GRPC_THREADS) for name in _thread_names())
 
 
 def _thread_names() -> Iterator[str]:
@@ -174,9 +196,13 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _gate
-    is_child_of_call = _gate.inside > 0 or _gate.is_child_of_call
-    _gate = _Gate()
-    _gate.is_child_of_call = is_child_of_call
+    parent, _gate = _gate, _Gate()
+    if parent.inside > 0:
+        _gate.forked = _CALL_UNDER_WAY
+    elif parent.is_grpc_alive:
+        _gate.forked = _GRPC_ALIVE
+    else:
+        _gate.forked = parent.forked
     for client in _all_live():
         client._after_fork_in_child()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from pyarrow import flight
@@ -209,12 +213,101 @@ def test_child_forked_between_calls_may_use_flight(monkeypatch: pytest.MonkeyPat
 def test_fork_waits_until_grpc_has_no_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A machine that is busy may need longer than `SETTLE_S` for them."""
     monkeypatch.setattr(forking, "SETTLE_S", 0.0)
-    seen = [["python", name], [name, "python"], ["python"], [name]]
-    monkeypatch.setattr(forking, "_thread_names", lambda: iter(seen.pop(0)))
+    seen = [["python", name], [name, "python"], ["python"]]
+    monkeypatch.setattr(forking, "_thread_names", lambda: iter(seen.pop(0) if len(seen) > 1 else seen[0]))
     with forking.flight_use():
         pass
     fork_as_parent()
-    assert seen == [[name]]
+    assert seen == [["python"]]
+
+
+_GRPC = ["event_engine"]
+
+
+def fork_with(monkeypatch: pytest.MonkeyPatch, names: list[str], *, used: bool) -> None:
+    """Does what a fork does in the child, where the parent had threads of these names and ``used`` Flight or not."""
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    monkeypatch.setattr(forking, "SETTLE_S", 0.0)
+    monkeypatch.setattr(forking, "FORK_WAIT_S", 0.05)
+    monkeypatch.setattr(forking, "_thread_names", lambda: iter(names))
+    monkeypatch.delitem(sys.modules, forking._GRPCIO, raising=False)
+    if used:
+        with forking.flight_use():
+            pass
+    forking._before_fork()
+    forking._after_fork_in_child()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_child_of_a_process_with_a_flight_client_of_its_own_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    fork_with(monkeypatch, _GRPC, used=used)
+    with pytest.raises(ClientStateError, match="forked while it had an Arrow Flight client or server of its own"):
+        open_client(Address("127.0.0.1", 1), [])
+
+
+def test_child_may_try_where_the_threads_may_be_those_of_another_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark Connect, for one, has grpcio, with which children work."""
+    fork_with(monkeypatch, [], used=True)
+    forking.check_child()
+    monkeypatch.setattr(forking, "_thread_names", lambda: iter(_GRPC))
+    monkeypatch.setitem(sys.modules, forking._GRPCIO, cast(Any, object()))
+    forking._before_fork()
+    forking._after_fork_in_child()
+    forking.check_child()
+
+
+def test_fork_collects_a_flight_client_that_is_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a cycle, as an exception and its traceback are, would live until something collects it."""
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_COLLECT_AFTER_S", 0.01)
+
+    class Holder:
+        """Holds itself and a client."""
+
+        def __init__(self, port: int) -> None:
+            self.itself = self
+            self.client = flight.connect(f"grpc://127.0.0.1:{port}")
+            with suppress(flight.FlightError):
+                list(self.client.do_action("x", options=flight.FlightCallOptions(timeout=1)))
+
+    gc.collect()
+    holder = weakref.ref(Holder(1))
+    monkeypatch.setattr(forking, "_thread_names", lambda: iter([] if holder() is None else _GRPC))
+    with forking.flight_use():
+        pass
+    began_s = time.monotonic()
+    forking._before_fork()
+    assert holder() is None
+    assert not forking._gate.is_grpc_alive
+    assert time.monotonic() - began_s < forking.FORK_WAIT_S / 2
+    forking._after_fork_in_parent()
+
+
+@pytest.mark.skipif(not forking._TASKS.exists(), reason="this system does not tell the names of threads")
+def test_child_of_a_process_with_a_flight_server_gets_an_error_and_does_not_hang() -> None:
+    """A real one: gRPC lives in it, and a client of the child would never come back."""
+    program = """
+import os, signal, warnings
+from pyarrow import flight
+from broker_runtime.contract.errors import ClientStateError
+from pyspark_log import Admin
+warnings.simplefilter("ignore", DeprecationWarning)
+server = flight.FlightServerBase("grpc://127.0.0.1:0")
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        Admin(f"127.0.0.1:{server.port}").list_topics()
+    except ClientStateError as error:
+        os._exit(7 if "server of its own" in str(error) else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert printed.stdout.strip() == "7", printed.stderr
 
 
 def test_fork_waits_for_threads_of_another_user_of_grpc_no_longer_than_its_limit(

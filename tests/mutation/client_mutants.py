@@ -304,6 +304,22 @@ CLIENT: Final = (
         tests=("tests/contract/test_forking.py",),
     ),
     Mutant(
+        name="fork_collects_no_garbage",
+        file="broker_runtime/contract/forking.py",
+        old="            gc.collect()",
+        new="            pass",
+        breaks="A Flight client that an exception's traceback holds does not make a child's clients useless.",
+        tests=("tests/contract/test_forking.py",),
+    ),
+    Mutant(
+        name="child_of_a_process_where_grpc_lives_is_let_hang",
+        file="broker_runtime/contract/forking.py",
+        old="    elif parent.is_grpc_alive:",
+        new="    elif False:",
+        breaks="A child that would hang gets an error.",
+        tests=("tests/contract/test_forking.py",),
+    ),
+    Mutant(
         name="first_micro_batch_has_no_fixed_start",
         file="pyspark_log/spark/query_offsets.py",
         old="        if is_first:\n            end.update(",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,13 +41,20 @@ def start(kind: type[Noting], port: int) -> Noting:
     return kind(HOST, port, services=cast(Services, cast(Any, services)), max_streams=10, memory_bytes=1 << 30)
 
 
-def test_connections_are_watched_before_there_can_be_any() -> None:
-    """A broker may start in the middle of a flood."""
+def serve_for_a_moment() -> None:
+    """For a process of its own: a server keeps gRPC's threads until its process ends."""
     server = start(Noting, choose_port(HOST))
     try:
         assert server.could_connect is False
     finally:
         assert server.stop(5)
+
+
+def test_connections_are_watched_before_there_can_be_any() -> None:
+    """A broker may start in the middle of a flood."""
+    program = f"from {__name__} import serve_for_a_moment; serve_for_a_moment()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_watches_are_stopped_where_a_server_does_not_start() -> None:
