@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker_runtime.cluster_identity import boot_id, instance_id
+from broker_runtime.cluster_identity import instance_id
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
@@ -120,7 +120,7 @@ class BrokerReplication:
                 port=advertised.port,
                 instance=instance_id(directories[0].files, directories[0].path),
                 pid=os.getpid(),
-                boot_id=boot_id(),
+                boot_id=directories[0].files.boot_id,
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
                 disks=disks,

@@ -1,4 +1,4 @@
-"""Who this broker and its cluster are: the cluster's id in ZooKeeper, the instance's in a data directory, the boot's.
+"""Who this broker and its cluster are: the cluster's id in ZooKeeper, the instance's in a data directory.
 
 The first broker creates the cluster's id. The instance's id is created with the first data directory. It distinguishes
 a broker's own killed predecessor from another broker that was given the same number, and from a copy of its directory:
@@ -17,7 +17,6 @@ from broker_runtime.zookeeper.session import NodeExistsError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import CLUSTER_ID, ClusterIdentity, from_json, to_json
 
 INSTANCE_NAME = ".instance"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def cluster_id(client: ZooKeeperClient) -> str:
@@ -46,11 +45,3 @@ def instance_id(files: FileSystem, directory: Path) -> str:
     except ValueError:
         raise CorruptRecordError(f"{path} is damaged: it should hold a UUID. Remove it to have one made") from None
     return f"{made}:{files.inode(path)}"
-
-
-def boot_id() -> str:
-    """The machine's id of this boot; "" where the system has none (not Linux)."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

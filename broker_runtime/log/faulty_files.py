@@ -63,6 +63,7 @@ class FaultyFiles:
         self._open: dict[int, tuple[Path, _Inode]] = {}
         self._locked: dict[int, Path] = {}
         self._next_descriptor = 1000
+        self._boots = 1
         self.capacity_bytes = capacity_bytes
         self.now_ms = 0  # what `modified_ms` returns for files written from now on
         self.faults: list[Fault] = []
@@ -84,6 +85,7 @@ class FaultyFiles:
             for inode in dict.fromkeys(self._names[path] for path in sorted(self._names)):
                 self._lose(inode, rng)
             self._durable_names = dict(self._names)
+            self._boots += 1
             self.kill()
 
     def kill(self) -> None:
@@ -255,6 +257,10 @@ class FaultyFiles:
                 return False
             self._locked[descriptor] = path
             return True
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
 
     # --- within ---------------------------------------------------------------------------------------------------
 

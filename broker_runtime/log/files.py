@@ -27,6 +27,7 @@ _NO_DESCRIPTOR_PAUSE_S: Final = 0.01
 _T = TypeVar("_T")
 _BUFFERS_PER_WRITE = 512  # below IOV_MAX (1024 on Linux and macOS)
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _AT_FDCWD: Final = -100
 _STATX_BTIME: Final = 0x800
 _STATX_BYTES: Final = 256
@@ -122,6 +123,11 @@ class FileSystem(Protocol):
 
     def lock(self, descriptor: int) -> bool:
         """Takes the file's exclusive lock without waiting; False: another process has it. `close` releases it."""
+        ...
+
+    @property
+    def boot_id(self) -> str:
+        """Another one each time the machine was started: what was not synced may be gone. "" where none is known."""
         ...
 
 
@@ -242,6 +248,13 @@ class RealFiles:
         except BlockingIOError:
             return False
         return True
+
+    @property
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""  # not Linux
 
 
 def read_file(files: FileSystem, path: Path) -> bytes | None:

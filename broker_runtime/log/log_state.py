@@ -12,9 +12,10 @@ No other module changes it.
                         durable before a file is removed, so that a crash between the two leaves nothing that looks
                         like damage. Readers keep the files they hold.
     flush mode          Whether an acknowledgement waits for the device. A log that does not wait has a mark beside it,
-                        the empty file ``unflushed``, which is durable before the first acknowledgement that does not
+                        the file ``unflushed``, which is durable before the first acknowledgement that does not
                         wait, and is removed only after everything was flushed. So a broker that comes back after a
-                        power loss goes by what its log was, whatever the topic's setting is by then.
+                        power loss goes by what its log was, whatever the topic's setting is by then. It is
+                        empty until the log follows; from then on it contains the machine's boot id (recovery.py).
     restart             Makes the log empty, at an offset that may be anywhere. The intention comes first:
                         ``restart-offset``, a checkpoint file with one number. It is durable before any file is removed,
                         and is removed itself only when all else is durable. A load that finds it carries it out. So a
@@ -63,7 +64,7 @@ from broker_runtime.log.producer_state import (
     transactions_before,
     write_snapshot,
 )
-from broker_runtime.log.recovery import Recovery, StartState
+from broker_runtime.log.recovery import UNKNOWN_BOOT, Recovery, StartState
 from broker_runtime.log.retention import is_expired, segments_to_remove
 from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, StampedFrame
@@ -167,6 +168,7 @@ class LogState:
         self.high_watermark = start.high_watermark
         self.stable_offset = start.log_start_offset  # Invariant: by `settle`, after each change of what it follows from
         self.is_unflushed = False  # the mark ``unflushed`` is there
+        self._is_marked_as_follower = False  # and contains this boot's id
         self.verified_from = 0  # this process verified all records from this offset on when it appended them
         self.epochs: LeaderEpochs
         self.producers: ProducerState
@@ -259,7 +261,14 @@ class LogState:
     def mark_unflushed(self) -> None:
         """From now on acknowledgements need not wait for the device. Durable. Call inside `using`."""
         replace_file(self.files, self.directory / UNFLUSHED_NAME, b"")
-        self.is_unflushed = True
+        self.is_unflushed, self._is_marked_as_follower = True, False
+
+    def mark_as_follower(self) -> None:
+        """From now on frames may say of the leader's device what is not so of this one. Durable. Call inside
+        `using`."""
+        if self.is_unflushed and not self._is_marked_as_follower:
+            replace_file(self.files, self.directory / UNFLUSHED_NAME, (self.files.boot_id or UNKNOWN_BOOT).encode())
+            self._is_marked_as_follower = True
 
     def unmark_unflushed(self) -> None:
         """Everything that was acknowledged without waiting is on the device by now. Durable. Call inside `using`."""
@@ -410,8 +419,9 @@ class LogState:
             self.go_offline(error)
             raise
         self._make_named(self)
-        self.is_unflushed = self.files.file_size(self.directory / UNFLUSHED_NAME) is not None
-        if self.config.flush_mode != "ack":
+        mark_bytes = self.files.file_size(self.directory / UNFLUSHED_NAME)
+        self.is_unflushed = mark_bytes is not None
+        if mark_bytes or self.config.flush_mode != "ack":  # all that was found is on the device
             self.mark_unflushed()
         self.segments = SegmentChain(self.open_files, self.directory, loaded.segments)
         self.log_start_offset = loaded.log_start_offset
@@ -496,6 +506,7 @@ def append_from_leader(state: LogState, frames: Sequence[VerifiedFrame], leader_
             state.epochs.assign(frame.header.leader_epoch, frame.header.base_offset)
         if first.base_offset < end:  # the leader's log starts within this frame
             _begin_lower(state, first.base_offset)
+        state.mark_as_follower()
         state.append([StampedFrame([frame.buffer], frame.header, frame.control) for frame in news], last.append_time_ms)
     return first.base_offset, last.next_offset
 

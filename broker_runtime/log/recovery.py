@@ -7,6 +7,10 @@ them. Therefore every good frame is written once more to its place, and then fsy
 in between does no harm. The log ends at the first bad frame, and the rest is truncated, only if nothing shows that more
 was committed: neither a checkpoint (high watermark, recovery point) nor the stamp of a later valid frame. Otherwise the
 log is damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
+
+The stamp of a later frame says what was on the *leader's* device. A follower that does not wait for its own device may
+have lost earlier frames and kept that one when its machine lost power. So behind the bad frame of a log that followed
+in another boot of the machine (the mark ``unflushed`` has that boot's id) stamps show nothing, and the tail is cut.
 """
 
 from __future__ import annotations
@@ -14,19 +18,23 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import STAMP_BYTES, Control, FrameHeader, check_stamp, parse_control
-from broker_runtime.log.files import copy_prefix
+from broker_runtime.log.files import copy_prefix, read_file
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
 from broker_runtime.log.indexes import IndexBuilder
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.partition_files import PartitionFiles
+from broker_runtime.log.partition_files import UNFLUSHED_NAME, PartitionFiles
 from broker_runtime.log.producer_state import ProducerState, load_producers
 from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
+
+UNKNOWN_BOOT: Final = "unknown"
+"""In the mark ``unflushed``, where the system has no boot id: never equal to one."""
 
 _logger = logging.getLogger(__name__)
 
@@ -249,7 +257,7 @@ class Recovery:
     def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
         """Raises `CorruptRecordError` if records at or after the bad frame were committed."""
         watermark = max(self._start.high_watermark, self._stamped_watermark)
-        if watermark <= bad.offset:
+        if watermark <= bad.offset and not self._may_have_lost_power():
             watermark = max(watermark, watermark_behind(self._open_files, segments, bad, self._identity))
         known = max(watermark, self._start.recovery_point)
         if known > bad.offset:
@@ -260,6 +268,11 @@ class Recovery:
                 f"{bad.reason}. Records up to offset {known - 1} were acknowledged, so this is no torn tail; offsets "
                 f"{bad.offset} to {known - 1} are not served",
             )
+
+    def _may_have_lost_power(self) -> bool:
+        """Whether the machine was started since this log followed without waiting for its device."""
+        mark = read_file(self._files, self._directory / UNFLUSHED_NAME)
+        return bool(mark) and mark != self._files.boot_id.encode()
 
     def _cut(self, segment: Segment, descriptor: int, bad: BadFrame, size: int, behind: list[Segment]) -> None:
         event(

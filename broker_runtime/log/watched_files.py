@@ -116,3 +116,7 @@ class WatchedFiles:
 
     def lock(self, descriptor: int) -> bool:
         return self._files.lock(descriptor)
+
+    @property
+    def boot_id(self) -> str:
+        return self._files.boot_id

@@ -136,7 +136,7 @@ LOG: Final = (
     Mutant(
         name="recovery_looks_for_no_later_frames",
         file="broker_runtime/log/recovery.py",
-        old="        if watermark <= bad.offset:\n",
+        old="        if watermark <= bad.offset and not self._may_have_lost_power():\n",
         new="        if False:\n",
         breaks="A bad frame below a known high watermark is damage, not a torn tail.",
         tests=(
@@ -349,8 +349,8 @@ LOG: Final = (
     Mutant(
         name="log_is_not_marked_as_unflushed",
         file="broker_runtime/log/log_state.py",
-        old='        if self.config.flush_mode != "ack":\n            self.mark_unflushed()\n',
-        new="",
+        old='        if mark_bytes or self.config.flush_mode != "ack":',
+        new="        if mark_bytes:",
         breaks="A log that does not wait for the device is marked before its first record.",
         tests=("tests/unit/log/test_log_flush_modes.py",),
     ),
@@ -368,6 +368,30 @@ LOG: Final = (
         old='return self.config.flush_mode == "ack" or not self.is_unflushed',
         new='return self.config.flush_mode == "ack"',
         breaks="An acknowledgement that does not wait comes after the mark is durable.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="what_the_leader_flushed_is_expected_of_followers",
+        file="broker_runtime/log/recovery.py",
+        old="if watermark <= bad.offset and not self._may_have_lost_power():",
+        new="if watermark <= bad.offset:",
+        breaks="A follower's tail that was torn by a power loss is no damage, where nobody had waited for its device.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="every_follower_counts_as_without_power",
+        file="broker_runtime/log/recovery.py",
+        old="return bool(mark) and mark != self._files.boot_id.encode()",
+        new="return bool(mark)",
+        breaks="Where the machine kept its power, a bad frame below a known high watermark is damage.",
+        tests=("tests/unit/log/test_log_flush_modes.py",),
+    ),
+    Mutant(
+        name="every_unflushed_log_counts_as_without_power",
+        file="broker_runtime/log/recovery.py",
+        old="return bool(mark) and mark",
+        new="return mark is not None and mark",
+        breaks="A log that only led has frames that say what was on its own device.",
         tests=("tests/unit/log/test_log_flush_modes.py",),
     ),
     Mutant(

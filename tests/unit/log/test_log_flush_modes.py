@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from broker_runtime.contract.errors import LogStorageError
+from broker_runtime.contract.errors import CorruptRecordError, LogStorageError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from broker_runtime.log.partition_files import UNFLUSHED_NAME
@@ -111,3 +112,103 @@ def test_whatever_was_acknowledged_is_on_a_disk_without_the_mark(seed):
     with open_directory(files) as directory:
         if not is_marked(files):
             assert len(read_frames(open_log(directory, ACK))) >= acknowledged
+
+
+def follow(leaders: FaultyFiles, followers: FaultyFiles, config: TopicSettings) -> None:
+    """Twelve records, of which the leader's device has each at once, the follower's the first three."""
+    with open_directory(leaders) as leading:
+        leader = open_log(leading, config)
+        following = open_directory(followers)
+        follower = open_log(following, config)
+        for number in range(12):
+            leader.append_as_leader([frame(1, seed=number)], leader_epoch=0, now_ms=1000 + number)
+            piece = leader.read(number, max_bytes=1 << 20, upto=number + 1)
+            assert piece is not None
+            with piece:
+                follower.append_as_follower(piece.load(), leader_epoch=0)
+            if number == 2:
+                follower.flush()
+                following.checkpoint()
+            leader.flush()
+            for log in (leader, follower):
+                log.set_high_watermark(number + 1)
+
+
+@pytest.mark.parametrize("config", [INTERVAL, OS])
+@pytest.mark.parametrize("starts", [0, 2])
+def test_what_the_leader_had_flushed_makes_no_damage_of_a_followers_torn_tail(config, starts):
+    """Frames say how far the leader's disk was, and a follower has the same bytes, but not on its disk. ``starts``: of
+    processes that end before they use the log."""
+    lost = 0
+    for seed in range(20):
+        followers = FaultyFiles()
+        follow(FaultyFiles(), followers, config)
+        followers.lose_power(random.Random(seed))
+        for _ in range(starts):
+            open_directory(followers)
+            followers.kill()
+        with open_directory(followers) as following:
+            end = open_log(following, config).log_end_offset
+            assert 3 <= end <= 12
+            lost += end < 12
+    assert lost > 10
+
+
+@pytest.mark.parametrize("boot_id", ["the same", "unknown"])
+def test_same_tail_is_damage_where_the_machine_kept_its_power(monkeypatch, boot_id):
+    """Then the file system still has every byte that was written, and what is bad was damaged. Where no boot id is
+    known, the end of a process counts as a power loss."""
+    if boot_id == "unknown":
+        monkeypatch.setattr(FaultyFiles, "boot_id", "")
+    followers = FaultyFiles()
+    follow(FaultyFiles(), followers, OS)
+    followers.kill()
+    path = ROOT / "t-0" / f"{0:020}.log"
+    data = bytearray(followers.content(path))
+    data[len(data) // 2] ^= 1
+    followers.overwrite(path, bytes(data))
+    with open_directory(followers) as following:
+        log = open_log(following, OS)
+        if boot_id == "unknown":
+            assert 3 <= log.log_end_offset < 12
+        else:
+            with pytest.raises(CorruptRecordError, match="were acknowledged, so this is no torn tail"):
+                _ = log.log_end_offset
+
+
+def test_log_that_only_ever_led_goes_by_what_its_frames_say_after_a_power_loss():
+    """They say what was on its own device."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files), OS)
+    for number in range(12):
+        log.append_as_leader([frame(1, seed=number)], leader_epoch=0, now_ms=1000 + number)
+        log.flush()
+        log.set_high_watermark(number + 1)
+    files.lose_power(random.Random(1))
+    path = ROOT / "t-0" / f"{0:020}.log"
+    data = bytearray(files.content(path))
+    data[len(data) // 2] ^= 1
+    files.overwrite(path, bytes(data))
+    with open_directory(files) as directory, pytest.raises(CorruptRecordError, match="this is no torn tail"):
+        _ = open_log(directory, OS).log_end_offset
+
+
+def test_log_that_was_recovered_counts_as_lost_to_the_power_only_when_it_has_followed_again():
+    """All that was found is on the device then, and damage of it is damage."""
+    followers = FaultyFiles()
+    follow(FaultyFiles(), followers, OS)
+    followers.lose_power(random.Random(3))
+    with open_directory(followers) as following:
+        log = open_log(following, OS)
+        assert log.log_end_offset >= 3
+        assert followers.content(MARK) == b""
+        with open_directory(leaders := FaultyFiles()) as leading:
+            leader = open_log(leading, OS)
+            for number in range(log.log_end_offset + 1):
+                leader.append_as_leader([frame(1, seed=number)], leader_epoch=0, now_ms=1000 + number)
+            piece = leader.read(log.log_end_offset, max_bytes=1 << 20, upto=log.log_end_offset + 1)
+            assert piece is not None
+            with piece:
+                log.append_as_follower(piece.load(), leader_epoch=0)
+        assert leaders.content(MARK) == b""
+        assert followers.content(MARK) == followers.boot_id.encode() == b"boot 2"
