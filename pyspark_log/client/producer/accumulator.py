@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import (
     BufferExhaustedError,
+    ClientTimeoutError,
     ClosedError,
     DeliveryTimeoutError,
     InconsistentTopicIdError,
@@ -33,7 +34,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.producer.batch_builder import BatchBuilder
-from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.delivery import Delivery, wait_for
 from pyspark_log.client.producer.partition_queue import NO_LEADER, Outbox, PartitionQueue, ProducerBatch
 from pyspark_log.client.producer.sequence import Sequence
 
@@ -64,6 +65,8 @@ class Accumulator:
         self._outboxes: dict[int, Outbox] = {}
         self._serials = itertools.count()
         self._unfinished: dict[Delivery, ProducerBatch | PartitionQueue] = {}
+        self._reporting: dict[Delivery, int] = {}  # whose callbacks are being run → by which thread
+        self._has_reported = threading.Condition(self.lock)
         self._first_error: PylogError | None = None
 
     # --- batches are filled -----------------------------------------------------------------------------------
@@ -230,15 +233,22 @@ class Accumulator:
         self, batch: ProducerBatch, *, base_offset: int = -1, append_time_ms: int = -1, error: PylogError | None = None
     ) -> None:
         """Sets the outcome of a batch and returns its memory. Not locked, because it runs callbacks."""
+        delivery = batch.delivery
         with self.lock:
-            if self._unfinished.pop(batch.delivery, None) is None:
+            if self._unfinished.pop(delivery, None) is None:
                 return
+            self._reporting[delivery] = threading.get_ident()
             self._memory.release(batch.reserved_bytes)
             if error is not None:
                 self._first_error = self._first_error or error
                 if self.numbering is not None:
                     self.numbering.failed(error)
-        batch.delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
+        try:
+            delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
+        finally:
+            with self.lock:
+                del self._reporting[delivery]
+                self._has_reported.notify_all()
 
     # --- the partitions' leaders, time limits, the end --------------------------------------------------------
 
@@ -266,11 +276,21 @@ class Accumulator:
             if isinstance(held, PartitionQueue) and held.delivery is delivery:
                 self._seal(held)
 
-    def flush_all(self) -> list[Delivery]:
-        """Seals all open batches. Returns the deliveries that are not finished."""
+    def flush_all(self, timeout_s: float | None) -> None:
+        """Seals all open batches, and blocks until each is finished and its callbacks have returned. A callback that
+        calls this waits for no other callback. Raises `ClientTimeoutError` after ``timeout_s``."""
+        deadline = Deadline(timeout_s)
         with self.lock:
             self._seal_all()
-            return list(self._unfinished)
+            unfinished = list(self._unfinished)
+            awaited = {*unfinished, *self._reporting}
+        wait_for(unfinished, timeout_s)
+        with self._has_reported:
+            if threading.get_ident() in self._reporting.values():
+                return
+            left_s = None if timeout_s is None else deadline.remaining_s()
+            if not self._has_reported.wait_for(lambda: awaited.isdisjoint(self._reporting), left_s):
+                raise ClientTimeoutError(f"not all callbacks of what was sent have returned within {timeout_s:g} s")
 
     def expire(self, now_s: float) -> float:
         """Fails the batches that are older than ``delivery.timeout.ms``; returns the seconds until the next may be."""

@@ -178,14 +178,15 @@ class Producer(forking.Forkable):
             deliveries.append(delivery)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends all records at once and blocks until each is acknowledged or has failed.
+        """Sends all records at once and blocks until each is acknowledged or has failed, and its callbacks have
+        returned.
 
         Raises the first delivery error since the last flush, even if a record's future or callback has reported it; no
         later `flush` or `close` raises it again. Raises `ClientTimeoutError` after ``timeout`` seconds, and
         `ClosedError` if a thread of the producer met a defect. Without a ``timeout`` it takes at most
-        ``delivery_timeout_ms`` and the time of a request.
+        ``delivery_timeout_ms``, the time of a request, and what callbacks take.
         """
-        wait_for(self._accumulator.flush_all(), timeout)
+        self._accumulator.flush_all(timeout)
         error = self._accumulator.take_first_error()
         if error is not None:
             raise error
@@ -230,7 +231,7 @@ class Producer(forking.Forkable):
         manager = self.transaction_manager()
         manager.require("commit")
         self._plain_topics.clear()
-        wait_for(self._accumulator.flush_all(), None)
+        self._accumulator.flush_all(None)
         error = self._accumulator.take_first_error()
         if error is not None:
             manager.fail(error)
@@ -328,7 +329,7 @@ class Producer(forking.Forkable):
         self._is_closed = True
         deadline_error: ClientTimeoutError | None = None
         try:
-            wait_for(self._accumulator.flush_all(), _CLOSE_LIMIT_S if timeout is None else timeout)
+            self._accumulator.flush_all(_CLOSE_LIMIT_S if timeout is None else timeout)
         except ClientTimeoutError as error:
             deadline_error = error
         finally:

@@ -1,12 +1,15 @@
 """Order, bounds and memory of what a producer buffers: no thread, no socket."""
 
+import threading
 import time
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import (
     BufferExhaustedError,
+    ClientTimeoutError,
     ClosedError,
     DeliveryTimeoutError,
     LogStorageError,
@@ -19,6 +22,7 @@ from broker_runtime.contract.schema import UNTYPED, SchemaHistory
 from pyspark_log.client.producer.accumulator import MAX_IN_FLIGHT, Accumulator
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.partition_queue import NO_LEADER, PartitionQueue, ProducerBatch
+from tests.waiting import LIMIT_S, wait_until
 
 LEADER = 7
 
@@ -68,6 +72,67 @@ def test_accumulator_seals_a_batch_that_would_grow_beyond_the_batch_size() -> No
     assert values_of(first) == [b"%d" % n for n in range(10)]
     assert values_of(second) == [b"10"]
     assert first.delivery is deliveries[0][0]
+
+
+def finish(accumulator: Accumulator, callback: Callable[[], object]) -> threading.Thread:
+    """Finishes a batch with one record on another thread, which calls ``callback`` then."""
+    queue = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
+    with accumulator.lock:
+        accumulator.set_leader(queue, LEADER, 3)
+    delivery, _ = add(accumulator, queue, b"x")
+    delivery.when_done(callback)
+    batch = take(accumulator)
+    assert batch is not None
+    thread = threading.Thread(target=accumulator.finish, args=(batch,), kwargs={"base_offset": 0}, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_flush_waits_for_callbacks() -> None:
+    """Also for those of a batch that was finished when it began."""
+    accumulator, _ = make()
+    began, may_return, flushed = threading.Event(), threading.Event(), threading.Event()
+    finish(accumulator, lambda: began.set() or may_return.wait(LIMIT_S))
+    assert began.wait(LIMIT_S)
+    with pytest.raises(ClientTimeoutError, match=r"not all callbacks .* within 0\.05 s"):
+        accumulator.flush_all(0.05)
+    thread = threading.Thread(target=lambda: accumulator.flush_all(LIMIT_S) or flushed.set(), daemon=True)
+    thread.start()
+    assert not flushed.wait(0.05)
+    may_return.set()
+    assert flushed.wait(LIMIT_S)
+
+
+def test_callbacks_that_flush_do_not_wait_for_each_other() -> None:
+    accumulator, _ = make()
+    both = threading.Barrier(2)
+
+    def flush() -> None:
+        both.wait(LIMIT_S)
+        accumulator.flush_all(None)
+
+    threads = [finish(accumulator, flush) for _ in range(2)]
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
+def test_flush_does_not_wait_for_callbacks_of_what_was_sent_after_it() -> None:
+    """Or it might never return while others send."""
+    accumulator, queue = make()
+    add(accumulator, queue, b"x")
+    flushed = threading.Event()
+    thread = threading.Thread(target=lambda: accumulator.flush_all(LIMIT_S) or flushed.set(), daemon=True)
+    thread.start()
+    wait_until(lambda: queue.delivery is None, "sealed")
+    batch = take(accumulator)
+    assert batch is not None
+    later, may_return = threading.Event(), threading.Event()
+    finish(accumulator, lambda: later.set() or may_return.wait(LIMIT_S))
+    assert later.wait(LIMIT_S)
+    accumulator.finish(batch, base_offset=0)
+    assert flushed.wait(LIMIT_S)
+    may_return.set()
 
 
 def test_accumulator_lets_batches_linger() -> None:
