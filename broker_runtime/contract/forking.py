@@ -180,11 +180,11 @@ def _has_grpc_threads() -> bool:
 
 
 def _thread_names() -> Iterator[str]:
-    """As the kernel has them. Empty where there is no /proc."""
+    """As the kernel has them, cut after 15 bytes. Empty where there is no /proc."""
     with suppress(OSError):
         for task in _TASKS.iterdir():
             with suppress(OSError):  # it has just ended
-                yield (task / "comm").read_text()
+                yield (task / "comm").read_text(errors="replace")
 
 
 def _after_fork_in_parent() -> None:

@@ -294,17 +294,22 @@ def replace_file(files: FileSystem, path: Path, data: bytes, *, is_durable: bool
 
 def copy_prefix(files: FileSystem, source: int, target: Path, length_bytes: int) -> None:
     """Replaces ``target`` durably by the first ``length_bytes`` of the open file ``source``."""
+    copy_range(files, source, target, 0, length_bytes)
+
+
+def copy_range(files: FileSystem, source: int, target: Path, start: int, end: int) -> None:
+    """Replaces ``target`` durably by the bytes [start, end) of the open file ``source``."""
     temporary = target.with_name(target.name + ".tmp")
     if files.file_size(temporary) is not None:
         files.unlink(temporary)
     descriptor = files.open(temporary, create=True)
     try:
-        position = 0
-        while position < length_bytes:
-            data = files.read(source, min(1 << 20, length_bytes - position), position)
+        position = start
+        while position < end:
+            data = files.read(source, min(1 << 20, end - position), position)
             if not data:
-                raise OSError(f"{target} ends at {position}, wanted its first {length_bytes} bytes")
-            files.write(descriptor, [data], position)
+                raise OSError(f"the file for {target} ends at {position}, its bytes from {start} to {end} are wanted")
+            files.write(descriptor, [data], position - start)
             position += len(data)
         files.sync(descriptor)
     finally:

@@ -241,7 +241,10 @@ def _verify_segment(
         transactions.require(builder.transaction_entries)
     else:
         transactions.skip()
-    damage = [*damage, *walk.end_segment(next_offset, len(builder.transaction_entries), is_whole=is_whole)]
+    damage = [
+        *damage,
+        *walk.end_segment(next_offset, len(builder.transaction_entries), is_whole=is_whole and frames > 0),
+    ]
     for check in (offsets, times, transactions):
         reason = check.error or (None if check.is_done or not is_whole else _NOT_OF_THE_FRAMES)
         if reason is not None:
@@ -296,7 +299,8 @@ class _TransactionCheck:
         return problem
 
     def end_segment(self, next_offset: int, index_entries: int, *, is_whole: bool) -> list[Damage]:
-        """What was found wrong with snapshots. ``index_entries``: that the segment's index must have."""
+        """What was found wrong with snapshots. ``index_entries``: that the segment's index must have. ``is_whole``: it
+        has frames, all of them sound."""
         damage, self._damage = self._damage, []
         if is_whole and next_offset in self._snapshot_offsets.intersection(self._bases):
             known = transactions_before(self._files, self._directory, next_offset)

@@ -4,9 +4,10 @@ Rules: beyond the recovery point (everywhere, in a log that was put back) every 
 indexes, epochs and producer state are rebuilt. What is read there may not be on the device: an fsync of the previous
 process may have failed, after which Linux counts the pages as clean, so that an fsync now would succeed without writing
 them. Therefore every good frame is written once more to its place, and then fsynced; the bytes are the same, so a crash
-in between does no harm. The log ends at the first bad frame, and the rest is truncated, only if nothing shows that more
-was committed: neither a checkpoint (high watermark, recovery point) nor the stamp of a later valid frame. Otherwise the
-log is damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
+in between does no harm. Of deleted records, which nobody reads, only the headers have to be sound. The log ends at the
+first bad frame, and the rest is truncated, only if nothing shows that more was committed: neither a checkpoint (high
+watermark, recovery point) nor the stamp of a later valid frame. Otherwise the log is damaged: `CorruptRecordError` with
+file, position and offsets, and no byte of it is changed.
 
 The stamp of a later frame says what was on the *leader's* device. A follower that does not wait for its own device may
 have lost earlier frames and kept that one when its machine lost power. So behind the bad frame of a log that followed
@@ -110,8 +111,9 @@ class Recovery:
         if end < log_start:
             segments, end = [self._restart_at(log_start, segments)], log_start
         epochs = self._epochs(segments, was_recovered, log_start)
-        if end == segments[0].base_offset:
-            epochs.replace([])  # there is no record of any
+        if end == segments[0].base_offset:  # no record shows an epoch, but the deleted ones were of the newest
+            epochs.truncate_from_end(end + 1)
+            epochs.truncate_from_start(end)
         high_watermark = min(max(self._start.high_watermark, self._stamped_watermark, log_start), end)
         producers = load_producers(self._files, self._directory, segments, end, high_watermark)
         return LoadedLog(
@@ -236,6 +238,7 @@ class Recovery:
                 base_offset=segment.base_offset,
                 identity=self._identity,
                 verify_from=self._verify_from,
+                deleted_below=self._start.log_start_offset,
             ):
                 if frame is not None:  # these very bytes were verified; a second read might get others
                     self._files.write(descriptor, [frame], position)

@@ -5,7 +5,8 @@
         if plan is not None: carry_out(directory, partition, plan)
 
 Rules: only under the data directory's lock, so never beside its broker. A log is dense, so everything after the first
-damage is given up with it, sound or not. The checkpoints say so before a file is removed; a crash in between leaves a
+damage is given up with it, sound or not; only where deleted records are damaged does it continue behind them, in a new
+first segment without them. The checkpoints say so before a file is removed; a crash in between leaves a
 log that is still damaged, or repaired. The repaired log counts as not closed in order: before its broker registers it
 leaves the in-sync sets that have other members, so nobody takes its shorter log for a whole one.
 """
@@ -22,7 +23,7 @@ from broker_runtime.contract.errors import CorruptRecordError, OptionError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import LogDirectory
-from broker_runtime.log.files import FileSystem, RealFiles, copy_prefix
+from broker_runtime.log.files import FileSystem, RealFiles, copy_prefix, copy_range
 from broker_runtime.log.identity import META_NAME, PARTITION_NAME, DirectoryIdentity, PartitionIdentity
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.partition_files import PartitionFiles
@@ -34,12 +35,21 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of the first segment: from the byte ``position`` on, where ``offset`` begins."""
+
+    segment: Path
+    position: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
     """What is wrong with a log, and what is left of it: offsets [start, end) instead of [old_start, old_end).
 
     ``segment`` is truncated at ``position``, where ``cut_offset`` would begin (perhaps below ``start``), and all later
-    segments are removed. None: records are given up at the start only.
+    segments are removed. None: records are given up at the start only. ``rest``: takes the place of the first segment.
     ``sound_records``: how many of the records after the damage would be readable.
     """
 
@@ -52,6 +62,7 @@ class RepairPlan:
     segment: Path | None
     position: int
     sound_records: int
+    rest: Rest | None = None
 
     @property
     def lost_records(self) -> int:
@@ -110,6 +121,22 @@ def plan_repair(directory: LogDirectory, partition: TopicPartition) -> RepairPla
     if bad is not None:
         segment = _segment(path, bases[bad.number])
         reasons.append(f"{segment} is damaged at byte {bad.position}, where offset {end} should begin: {bad.reason}")
+        if end < start and bad.number == 0:
+            rest = _rest(files, path, bases, bad, identity, start)
+            if rest is not None:
+                rest_end = max(behind_end, rest.offset)
+                return RepairPlan(
+                    reason="; ".join(reasons) + ". It was deleted before; what is behind is whole",
+                    old_start=known.log_start_offset,
+                    old_end=max(known_end, rest_end),
+                    start=max(start, rest.offset),
+                    end=rest_end,
+                    cut_offset=rest_end,
+                    segment=None,
+                    position=0,
+                    sound_records=0,
+                    rest=rest,
+                )
     return RepairPlan(
         reason="; ".join(reasons),
         old_start=known.log_start_offset,
@@ -146,6 +173,8 @@ def carry_out(directory: LogDirectory, partition: TopicPartition, plan: RepairPl
             log_start_offset=plan.start,
         ),
     )
+    if plan.rest is not None:
+        _continue_with(files, path, plan.rest)
     if plan.segment is not None:
         _cut(files, path, plan.segment, plan.position)
         epochs = LeaderEpochs.load(files, path / EPOCHS_NAME)
@@ -236,6 +265,51 @@ def _behind(
         finally:
             files.close(descriptor)
     return end, records
+
+
+def _rest(
+    files: FileSystem, path: Path, bases: Sequence[int], bad: _Bad, identity: PartitionIdentity, start: int
+) -> Rest | None:
+    """Where the first segment goes on behind the damage, at a frame that has ``start`` or begins above it; None: not
+    all frames from there to the log's end are good and dense."""
+    rest: Rest | None = None
+    end = -1
+    for number, base in enumerate(bases):
+        if number and base != end:
+            return None
+        segment = _segment(path, base)
+        descriptor = files.open(segment, read_only=True)
+        try:
+            size = files.size(descriptor)
+            reached = bad.position + 1 if number == 0 else 0
+            for position, header in frames_anywhere(files, descriptor, reached, size, identity):
+                if rest is None:
+                    if header.next_offset <= start:
+                        continue
+                    rest = Rest(segment, position, header.base_offset)
+                elif (position, header.base_offset) != (reached, end):
+                    return None
+                reached, end = position + header.frame_bytes, header.next_offset
+            if rest is None or reached != size:
+                return None
+        finally:
+            files.close(descriptor)
+    return rest
+
+
+def _continue_with(files: FileSystem, path: Path, rest: Rest) -> None:
+    """The new first segment is there before the old one goes: a start in between removes the old one, which is below
+    the log's start."""
+    target = _segment(path, rest.offset)
+    descriptor = files.open(rest.segment, read_only=True)
+    try:
+        copy_range(files, descriptor, target, rest.position, files.size(descriptor))
+    finally:
+        files.close(descriptor)
+    for suffix in SEGMENT_SUFFIXES:
+        name = rest.segment.with_suffix(suffix)
+        if files.file_size(name) is not None:
+            files.unlink(name)
 
 
 def _cut(files: FileSystem, path: Path, segment: Path, position: int) -> None:

@@ -22,9 +22,11 @@ from broker_runtime.contract.frame import (
     MAX_FRAME_BYTES,
     STAMP_BYTES,
     FrameHeader,
+    check_stamp,
     parse_header,
     verify_frame,
 )
+from broker_runtime.contract.frame.header import parse_checked_header
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.open_files import OpenFiles
@@ -109,10 +111,12 @@ def verified_frames(
     base_offset: int,
     identity: PartitionIdentity,
     verify_from: int = 0,
+    deleted_below: int = 0,
 ) -> Iterator[tuple[int, FrameHeader, memoryview | None]]:
     """(position, header, bytes) of the good frames from the segment's beginning, in order and dense.
 
-    Of frames below the offset ``verify_from`` only the header is read, and the bytes are None. Holds one frame in
+    Of frames below the offset ``verify_from`` only the header is read, and the bytes are None. They are None, too, of
+    frames whose records are all below ``deleted_below`` and of which only the header is sound. Holds one frame in
     memory, or 1 MiB if that is more. Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one
     of a newer format, `OSError`.
     """
@@ -135,8 +139,16 @@ def verified_frames(
             length = max(_SEARCH_BYTES, header.frame_bytes)
             window, window_position, at = _read(files, descriptor, position, length), position, 0
         frame = window[at : at + header.frame_bytes]
-        verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
-        yield position, header, frame
+        try:
+            verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
+        except CorruptRecordError:
+            if header.next_offset > deleted_below:
+                raise
+            parse_checked_header(frame)
+            check_stamp(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
+            yield position, header, None
+        else:
+            yield position, header, frame
         position += header.frame_bytes
         offset = header.next_offset
 

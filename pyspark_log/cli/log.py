@@ -186,7 +186,8 @@ def repair(
             str(partition),
         )
         carry_out(opened, partition, plan)
-    invocation.say(f"Cut {partition} at offset {plan.end}. Now start its broker.")
+    done = f"Cut {partition} at offset {plan.end}" if plan.rest is None else f"{partition} begins behind the damage"
+    invocation.say(f"{done}. Now start its broker.")
 
 
 def _named_partition(directory: Path) -> TopicPartition:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,7 @@ from broker_runtime.contract.errors import ClientStateError
 from broker_runtime.contract.link import open_client
 from broker_runtime.contract.settings import Address
 
+ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
 _MANY = 2_000
 _FORKS = 200
@@ -352,3 +354,14 @@ def test_call_that_outlasts_a_fork_is_waited_for_by_the_next_one(monkeypatch: py
         forking._before_fork()
         forking._after_fork_in_parent()
     assert len(waits) == 1
+
+
+@pytest.mark.skipif(not forking._TASKS.exists(), reason="this system does not tell the names of threads")
+def test_name_of_a_thread_that_is_cut_within_a_character_is_no_error(tmp_path: Path) -> None:
+    """The kernel keeps 15 bytes of a script's name."""
+    script = tmp_path / "fourteenbytes-ä.py"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom broker_runtime.contract import forking\n"
+    script.write_text(f"#!{sys.executable}\n{program}print(*forking._thread_names())\n")
+    script.chmod(0o755)
+    ended = subprocess.run([script], capture_output=True, text=True, timeout=60, check=True)
+    assert "fourteenbytes-" in ended.stdout

@@ -212,3 +212,43 @@ def test_log_that_was_recovered_counts_as_lost_to_the_power_only_when_it_has_fol
                 log.append_as_follower(piece.load(), leader_epoch=0)
         assert leaders.content(MARK) == b""
         assert followers.content(MARK) == followers.boot_id.encode() == b"boot 2"
+
+
+@pytest.mark.parametrize("config", [ACK, INTERVAL, OS])
+def test_damage_of_deleted_records_costs_no_other(config):
+    """Nobody reads them: only that their headers lead on counts."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory, config)
+    fill(log, 100, commit=False)
+    if config is ACK:
+        log.flush()
+    log.set_high_watermark(100)
+    log.delete_records(60)
+    directory.checkpoint()
+    files.kill()
+    path = ROOT / "t-0" / f"{0:020}.log"
+    data = bytearray(files.content(path))
+    data[len(data) // 100 * 20 + 300] ^= 1
+    files.overwrite(path, bytes(data))
+    for _ in range(2):
+        with open_directory(files) as directory:
+            log = open_log(directory, config)
+            assert (log.log_start_offset, log.log_end_offset, len(read_frames(log, 60))) == (60, 100, 40)
+
+
+def test_damage_of_the_last_deleted_record_does_cost_what_is_behind_it():
+    """Its frame has one that is not deleted."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files), OS)
+    for seed in range(4):
+        log.append_as_leader([frame(10, seed=seed)], leader_epoch=0, now_ms=1000)
+    log.set_high_watermark(40)
+    log.delete_records(15)
+    files.kill()
+    path = ROOT / "t-0" / f"{0:020}.log"
+    data = bytearray(files.content(path))
+    data[len(data) // 4 + 300] ^= 1
+    files.overwrite(path, bytes(data))
+    with open_directory(files) as directory:
+        assert open_log(directory, OS).log_end_offset < 40

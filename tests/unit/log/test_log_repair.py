@@ -4,12 +4,15 @@ crash does no harm.
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
+
 import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, DirectoryLockedError, OptionError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import CLEAN_NAME
-from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from broker_runtime.log.repair import carry_out, opened_for_repair, plan_repair
 from tests.unit.log.log_samples import (
     ROOT,
@@ -165,14 +168,70 @@ def test_rows_damaged_below_the_log_start_are_no_loss():
     assert disk.repair() is None
 
 
-def test_header_damaged_below_the_log_start_loses_all_and_the_log_continues_at_its_start():
-    """The frames after it cannot be proved to follow."""
-    disk = Disk(start=5)
-    data = bytearray(disk.files.content(segment_path(0)))
-    data[0] ^= 2
-    disk.files.overwrite(segment_path(0), bytes(data))
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("start", [5, 8])
+def test_header_damaged_among_deleted_records_costs_none_that_is_left(clean, start):
+    """The log begins with the first whole frame that has any."""
+    disk = Disk(start=start, clean=clean)
+    disk.flip(2, within=0)
+    before = {header.base_offset: data for header, data in disk.frames}
     plan = disk.repair()
-    assert (plan.old_start, plan.start, plan.end) == (5, 5, 5)
+    assert (plan.old_start, plan.start, plan.end, plan.lost_records) == (start, start, FRAMES, 0)
+    assert "was deleted before" in plan.reason
+    for _ in range(2):
+        with open_directory(disk.files) as directory:
+            log = open_log(directory)
+            assert {header.base_offset: data for header, data in read_frames(log, start)} == {
+                offset: data for offset, data in before.items() if offset >= start
+            }
+            assert log.log_start_offset == start
+    assert disk.repair() is None
+
+
+def test_crash_in_that_repair_leaves_a_log_that_is_damaged_or_repaired():
+    seen = set()
+    for after in range(12):
+        disk = Disk(start=5)
+        disk.flip(2, within=0)
+        disk.files.faults += [Fault(operation, after=after, times=1) for operation in ("rename", "unlink", "write")]
+        with suppress(OSError):
+            disk.repair()
+        disk.files.faults.clear()
+        disk.files.lose_power(random.Random(after))
+        again = disk.repair()
+        seen.add(again is None)
+        with open_directory(disk.files) as directory:
+            log = open_log(directory)
+            assert [header.base_offset for header, _ in read_frames(log, 5)] == list(range(5, FRAMES))
+    assert seen == {True, False}
+
+
+def test_frame_that_begins_below_the_log_start_is_given_up_where_it_is_damaged():
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        for seed in range(4):
+            append(log, frame(10, seed=seed))
+        log.delete_records(15)
+    data = bytearray(files.content(segment_path(0)))
+    data[len(data) // 4 + 10] ^= 1
+    files.overwrite(segment_path(0), bytes(data))
+    with opened_for_repair(ROOT, files=files) as directory:
+        plan = plan_repair(directory, T0)
+        assert (plan.old_start, plan.start, plan.end, plan.lost_records) == (15, 20, 40, 5)
+        carry_out(directory, T0, plan)
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        assert (log.log_start_offset, log.log_end_offset, log.segment_base_offsets) == (20, 40, (20,))
+
+
+def test_further_damage_behind_deleted_records_ends_the_log_there():
+    """What lies between two damages is not looked for."""
+    disk = Disk(start=5)
+    disk.flip(2, within=0)
+    disk.flip(FRAMES - 2)
+    plan = disk.repair()
+    assert (plan.start, plan.end) == (5, 5)
     assert open_log(open_directory(disk.files)).log_end_offset == 5
 
 

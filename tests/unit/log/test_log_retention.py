@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
@@ -12,7 +13,7 @@ from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.retention import LARGEST_STEP_MS
 from tests.topic_settings import topic_settings
-from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
+from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log, segment_path
 
 DAY_MS = 86_400_000
 APPENDED_MS = 1000  # of the first frame; the last comes 0.3 s later
@@ -181,3 +182,42 @@ def test_interval_flush_continues_when_the_clock_went_back():
         assert not log.maybe_flush(10 * DAY_MS + 999)
         assert log.maybe_flush(DAY_MS)
         assert log.start_state().recovery_point == 2
+
+
+@pytest.mark.parametrize("how", ["clean", "killed", "without power"])
+@pytest.mark.parametrize("starts", [1, 2])
+def test_log_whose_records_are_all_deleted_keeps_their_epoch(how, starts):
+    """Otherwise one with records of an earlier epoch, which were never committed, would seem to go further."""
+    files = FaultyFiles()
+    for start in range(starts):
+        directory = open_directory(files)
+        log = open_log(directory, dataclasses.replace(SMALL, retention_ms=1000, flush_mode="interval"))
+        if start == 0:
+            append(log, *(frame(1, seed=number) for number in range(10)), leader_epoch=1)
+            append(log, *(frame(1, seed=number) for number in range(5)), leader_epoch=5)
+            assert log.apply_retention(1 << 40) > 0
+            directory.checkpoint()
+        extent = log.extent()
+        assert (extent.log_start, extent.log_end, extent.leader_epochs) == (15, 15, ((5, 15),))
+        if how == "clean":
+            directory.close()
+        elif how == "killed":
+            files.kill()
+        else:
+            files.lose_power(random.Random(start))
+    with open_directory(files) as directory:
+        assert open_log(directory).extent().leader_epochs == ((5, 15),)
+
+
+def test_log_that_lost_all_its_records_knows_only_epochs_that_began_with_it():
+    """A later one was of records that are gone."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory, dataclasses.replace(SMALL, flush_mode="os"))
+    append(log, frame(), leader_epoch=3, commit=False)
+    append(log, frame(), leader_epoch=4, commit=False)
+    files.kill()
+    files.overwrite(segment_path(0), b"")
+    with open_directory(files) as directory:
+        extent = open_log(directory).extent()
+        assert (extent.log_end, extent.leader_epochs) == (0, ((3, 0),))

@@ -13,6 +13,7 @@ from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import read_file
 from broker_runtime.log.inspect import compare_replicas, verify_directory
 from broker_runtime.log.producer_state import ProducerState, write_snapshot
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import ROOT, frame, open_directory, open_log, read_frames
 from tests.unit.log.test_transactions import TINY, Run, append, begin, commit, end, transactional
 
@@ -96,6 +97,19 @@ def test_verify_finds_a_snapshot_with_other_transactions_open() -> None:
     write_snapshot(files, LOG, 10, ProducerState())
     [reason] = reasons(files)
     assert reason == ".snapshot it says that transactions are open of producers: none; by the frames: 3"
+
+
+def test_verify_finds_nothing_wrong_with_an_empty_segment_behind_an_aborted_transaction() -> None:
+    """The snapshot at its beginning counts what the segment before it has."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory, topic_settings(segment_ms=1000))
+        log.append_as_leader([transactional(7)], leader_epoch=0, now_ms=1000, begin=begin())
+        log.end_transactions(Outcomes(transactional_id="a", epoch=0, aborted=((7, 7),)), leader_epoch=0, now_ms=1001)
+        commit(log)
+        log.apply_retention(10_000)
+        assert log.segment_base_offsets == (0, 3)
+    assert reasons(files) == []
 
 
 def control_appended(log: PartitionLog, control: TransactionEnd) -> None:
