@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
@@ -33,7 +33,7 @@ from pyspark_log.cli.output import counted
 from pyspark_log.cli.progress import Progress, is_file
 from pyspark_log.cli.records.record_format import LineParser
 from pyspark_log.cli.records.skip import RecordNumbers, Skipper, parse_skip, skip_argument
-from pyspark_log.local.foreground import TerminatedError, terminable
+from pyspark_log.local.foreground import Ending, TerminatedError, ending_between
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark_log import Producer
     from pyspark_log.cli.records.produce_inputs import Parse, Unit
     from pyspark_log.client.producer.delivery import Delivery, RecordFuture
+
+_T = TypeVar("_T")
 
 _KINDS = ("parquet", "csv", "jsonl")
 _KIND_OF_SUFFIX = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -104,17 +106,24 @@ def produce(
         raise OptionError(f"--keep-partition cannot be used with a partition ({topic}): name only the topic")
     parser = None if form is None else LineParser(form)
     skipped = RecordNumbers() if skip is None else parse_skip(skip)
-    sending = _Sending(skipped, acks=str(invocation.settings("producer").get("acks", "all")))
+    acks = str(invocation.settings("producer").get("acks", "all"))
     with invocation.admin(beside="producer") as admin:
         description = admin.describe_topic(name)
     with (
-        terminable(),
+        ending_between() as ending,
         _opened(file) as source,
         _progress(invocation, source, file, kind) as progress,
         invocation.producer() as producer,
     ):
+        sending = _Sending(skipped, ending, acks=acks)
         sender = _Sender(
-            producer, description, partition, sending, _advance(progress, source, kind), keeps_partition=keep_partition
+            producer,
+            description,
+            partition,
+            sending,
+            _advance(progress, source, kind),
+            ending,
+            keeps_partition=keep_partition,
         )
         try:
             _send(invocation, sender, source, file, kind, parser, is_raw=raw, null=null)
@@ -223,6 +232,7 @@ class _Sender:
         partition: int | None,
         sending: _Sending,
         advance: Callable[[int], None],
+        ending: Ending,
         *,
         keeps_partition: bool,
     ) -> None:
@@ -231,13 +241,14 @@ class _Sender:
         self._partition = partition
         self._sending = sending
         self._advance = advance
+        self._ending = ending
         self._keeps_partition = keeps_partition
 
     def send_records(self, units: Iterator[Unit], parse: Parse, *, has_partitions: bool = False) -> None:
         """``has_partitions``: use the records' own partitions. Raises the first error, with its place in the input."""
         skipper = Skipper(self._sending.skipped)
         uses_partition = has_partitions or self._keeps_partition
-        for number, unit in enumerate(units, 1):
+        for number, unit in enumerate(self._read(units), 1):
             self._sending.seen = number
             if skipper.skips(number):
                 continue
@@ -266,7 +277,7 @@ class _Sender:
 
         skipper = Skipper(self._sending.skipped)
         first = 1
-        for batch in batches:
+        for batch in self._read(batches):
             numbers = [n for n in range(first, first + batch.num_rows) if not skipper.skips(n)]
             wanted = batch if len(numbers) == batch.num_rows else batch.take(np.array(numbers, np.int64) - first)
             first += batch.num_rows
@@ -276,11 +287,23 @@ class _Sender:
             self._producer._send_batch(self.topic.name, wanted, self._partition, deliveries)
             self._advance(first)
 
+    def _read(self, source: Iterator[_T]) -> Iterator[_T]:
+        """The same. What is read is not sent yet: a signal may interrupt that."""
+        ending = self._ending
+        while True:
+            ending.at_once = True
+            found = next(source, None)
+            ending.at_once = False
+            if found is None:
+                return
+            yield found
+
 
 class _Sending:
     """The state of the records that were sent, by their numbers in the input."""
 
-    def __init__(self, skipped: RecordNumbers, *, acks: str) -> None:
+    def __init__(self, skipped: RecordNumbers, ending: Ending, *, acks: str) -> None:
+        self._ending = ending  # called where all that was sent is accounted for
         self.skipped = skipped
         self.sent = 0
         self.seen = 0  # records of the input, sent or skipped
@@ -295,22 +318,28 @@ class _Sending:
         self.sent += 1
         records = self._records
         records.append((number, place, future))
+        self._ending()
         while records and (records[0][2].done() or len(records) > _MOST_UNANSWERED_RECORDS):
             self._settle_record()
+            self._ending()
 
     def add_batch(self, numbers: list[int], deliveries: list[Delivery]) -> None:
         """Adds a batch that is being sent; ``deliveries`` may still grow. Otherwise like `add`."""
         self.sent += len(numbers)
         self._batches.append((numbers, deliveries))
+        self._ending()
         while len(self._batches) > _MOST_UNANSWERED_BATCHES:
             self._settle_batch()
+            self._ending()
 
     def finish(self) -> None:
         """Waits until all records are acknowledged. Raises the first delivery error."""
         while self._records:
             self._settle_record()
+            self._ending()
         while self._batches:
             self._settle_batch()
+            self._ending()
 
     def report(self, producer: Producer, *, limit_s: float | None = None) -> str:
         """After an error: which records are in the log, and how to continue. Blocks until that is known."""

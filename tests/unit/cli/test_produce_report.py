@@ -1,11 +1,15 @@
 """What a failed `produce` reports about its records."""
 
+import os
+import signal
+
 import pytest
 
 from broker_runtime.contract.errors import DeliveryTimeoutError, NotEnoughReplicasError, PylogError, RecordTooLargeError
 from pyspark_log.cli.records.produce import _Sending
 from pyspark_log.cli.records.skip import parse_skip
 from pyspark_log.client.producer.delivery import Delivery, RecordFuture
+from pyspark_log.local.foreground import Ending, ending_between
 
 
 class NoProducer:
@@ -56,7 +60,7 @@ def test_report_distinguishes_acknowledged_records(
 ) -> None:
     """Only acknowledged records count as being in the log; records in doubt are reported as such."""
     skipped = parse_skip(skip)
-    sending = _Sending(skipped, acks=acks)
+    sending = _Sending(skipped, Ending(), acks=acks)
     for number, error in enumerate(outcomes, len(skipped) + 1):
         try:
             sending.add(number, f"line {number}", RecordFuture((outcome(error), 0)))
@@ -67,7 +71,7 @@ def test_report_distinguishes_acknowledged_records(
 
 def test_report_of_batches_counts_rows_by_their_frames() -> None:
     """The rows of a batch for several partitions are counted by acknowledged frame."""
-    sending = _Sending(parse_skip("1-2"), acks="all")
+    sending = _Sending(parse_skip("1-2"), Ending(), acks="all")
     good, bad = outcome(None, 2), outcome(REFUSED, 2)
     good.rows, bad.rows = (0, [0, 2]), (0, range(1, 4, 2))
     sending.add_batch([3, 4, 5, 6], [good, bad])
@@ -75,3 +79,26 @@ def test_report_of_batches_counts_rows_by_their_frames() -> None:
         sending.finish()
     assert "The first 3 records of the input and 1 of the later ones" in (said := sending.report(NoProducer()))  # type: ignore[arg-type]
     assert "--skip 1-3,5-5" in said
+
+
+def test_record_during_which_a_signal_came_is_counted() -> None:
+    """It was taken by the producer, and is sent."""
+    with ending_between() as ending:
+        sending = _Sending(parse_skip("0"), ending, acks="all")
+        sending.add(1, "line 1", RecordFuture((outcome(None), 0)))
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            sending.add(2, "line 2", RecordFuture((outcome(None), 0)))
+        assert "The first 2 records of the input are in the log" in sending.report(NoProducer())  # type: ignore[arg-type]
+
+
+def test_batch_before_which_a_signal_came_is_not_sent() -> None:
+    with ending_between() as ending:
+        sending = _Sending(parse_skip("0"), ending, acks="all")
+        good = outcome(None, 2)
+        good.rows = (0, range(2))
+        sending.add_batch([1, 2], [good])
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            sending.add_batch([3, 4], [])
+        assert "--skip 2" in sending.report(NoProducer())  # type: ignore[arg-type]
