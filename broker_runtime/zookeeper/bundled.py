@@ -158,6 +158,7 @@ class BundledZooKeeper:
                 self._process = GuardedProcess(
                     self._command(java, jars),
                     output=self._directory / "zookeeper.out",
+                    directory=self._directory,
                     environment=self._environment,
                     inherited=(lock,),
                 )
@@ -225,11 +226,11 @@ class BundledZooKeeper:
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
-            f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",
+            "-Dlog4j2.configurationFile=log4j2.properties",
             "-cp",
             os.pathsep.join(str(jar) for jar in jars),
             _MAIN_CLASS,
-            self._directory / "zoo.cfg",
+            "zoo.cfg",
         ]
 
     def _lock(self) -> int:
@@ -250,10 +251,12 @@ class BundledZooKeeper:
                 return lock
 
     def _write_files(self) -> None:
+        """All paths in them are relative to the server's directory: Java reads properties as ISO 8859-1, with ``\\`` as
+        escape, and would take another directory."""
         data = self._directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         lines = [
-            f"dataDir={data}",
+            "dataDir=./data",
             f"clientPort={self._port}",
             f"clientPortAddress={self._host}",
             f"tickTime={TICK_MS}",
@@ -274,7 +277,7 @@ class BundledZooKeeper:
         if self._ensemble:
             (data / "myid").write_text(f"{self._server_id}\n")
         (self._directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
-        (self._directory / "log4j2.properties").write_text(_LOGGING.format(log=self.log_file))
+        (self._directory / "log4j2.properties").write_text(_LOGGING.format(log=self.log_file.name))
 
     def _last_words(self) -> str:
         for name in ("zookeeper.out", "zookeeper.log"):

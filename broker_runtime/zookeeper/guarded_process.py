@@ -36,9 +36,11 @@ class GuardedProcess:
         command: Sequence[str | Path],
         *,
         output: Path,
+        directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
     ) -> None:
+        """``directory``: where it runs; None: where this process does."""
         self._lock = threading.Lock()
         reader, self._guard = os.pipe()
         try:
@@ -49,6 +51,7 @@ class GuardedProcess:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    cwd=directory,
                     pass_fds=inherited,
                     env=None if environment is None else dict(environment),
                 )

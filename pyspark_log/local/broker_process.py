@@ -179,7 +179,7 @@ class BrokerProcess:
         ready_file = self._directory / "ready.json"
         self._directory.mkdir(parents=True, exist_ok=True)
         ready_file.unlink(missing_ok=True)
-        self.config_file.write_text(_toml(self._resolved_settings()))
+        self.config_file.write_text(_toml(self._resolved_settings()), encoding="utf-8")
         printed_before = self.output_file.stat().st_size if self.output_file.exists() else 0
         # -P: a file in the caller's directory must not replace one of our modules.
         command = [sys.executable, "-P", "-m", "broker_runtime"]
@@ -206,12 +206,12 @@ class BrokerProcess:
         ready = json.loads(ready_file.read_text())
         return bool(ready["pid"] == self.pid)
 
-    def _resolved_settings(self) -> dict[str, str]:
+    def _resolved_settings(self) -> dict[str, str | list[str]]:
         return {
             "broker.id": str(self._broker_id),
             "listeners": self.address,
             "zookeeper.connect": self._zookeeper_connect,
-            "log.dirs": ",".join(str(path) for path in self.log_dirs),
+            "log.dirs": [str(path) for path in self.log_dirs],
             **self._settings,
         }
 
@@ -228,6 +228,6 @@ class BrokerProcess:
         )
 
 
-def _toml(settings: Mapping[str, str]) -> str:
-    # A JSON string is a TOML basic string.
-    return "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items())
+def _toml(settings: Mapping[str, str | list[str]]) -> str:
+    # A JSON string is a TOML basic string, a list of them a TOML array.
+    return "".join(f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, RetriableError
+from broker_runtime.contract.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, RetriableError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, PartitionInfo
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
@@ -62,8 +62,11 @@ class LocalCluster:
     def open(self) -> None:
         """Starts all servers and waits until they are ready. After an error nothing is left running.
 
-        Raises as `BrokerProcess.start` and `ZooKeeperEnsemble`, and as `wait_until_ready`.
+        Raises `ClientStateError` if it is open; as `BrokerProcess.start` and `ZooKeeperEnsemble`, and as
+        `wait_until_ready`.
         """
+        if self._directory is not None:
+            raise ClientStateError("the cluster is open already: close() it first")
         if self._given_directory is not None:
             self._directory = self._given_directory
             self._directory.mkdir(parents=True, exist_ok=True)

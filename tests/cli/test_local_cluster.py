@@ -13,7 +13,7 @@ import pytest
 from processes import children_of, is_alive, process_table, wait_until_gone
 
 from pyspark_log import Admin, Producer, read
-from pyspark_log.errors import BrokerUnavailableError, InvalidConfigError, SetupError
+from pyspark_log.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, SetupError
 from pyspark_log.testing import LocalCluster
 
 LIMIT_S = 60
@@ -53,6 +53,15 @@ def test_local_cluster_keeps_records_and_ports_over_kill_stop_and_start(tmp_path
         assert all(path.is_relative_to(tmp_path) and path.is_dir() for path in cluster.log_dirs(1))
     with LocalCluster(directory=tmp_path) as cluster:
         assert values(cluster) == [b"1", b"2"]
+
+
+def test_local_cluster_is_opened_once(tmp_path: Path) -> None:
+    """A second set of servers would be left running."""
+    cluster = LocalCluster(directory=tmp_path)
+    with cluster:
+        with pytest.raises(ClientStateError, match=r"is open already: close\(\) it first"):
+            cluster.open()
+        assert list(cluster.broker_ids) == [1]
 
 
 def test_local_cluster_continues_when_zookeeper_comes_back(tmp_path: Path) -> None:

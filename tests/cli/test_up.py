@@ -47,8 +47,12 @@ def foreground(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
 def test_up_serves_stops_in_order_and_keeps_its_data(
     run_pylog: Pylog, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there."""
-    arguments = ("up", "--data", str(tmp_path / "data"), "--port", "0")
+    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there, and
+    all of it is in that directory, whatever its name is."""
+    place = tmp_path / "place"
+    data = place / "dätä, \U0001f40d#\\u"
+    data.mkdir(parents=True)
+    arguments = ("up", "--data", str(data), "--port", "0")
     with foreground(tmp_path, *arguments) as (process, address):
         below = children_of(process.pid)
         assert len(below) >= 2
@@ -64,6 +68,10 @@ def test_up_serves_stops_in_order_and_keeps_its_data(
     with foreground(tmp_path, *arguments) as (process, address):
         shown = run_pylog("consume", "kept", "--from", "earliest", "--to", "end", "-b", address)
         assert (shown.stdout, shown.returncode) == ("a record\n", 0)
+    assert list(place.iterdir()) == [data]
+    for name in ("zookeeper-1/data/version-2", "zookeeper-1/zookeeper.log", "broker-1/log/meta.json"):
+        assert (data / name).exists(), name
+    assert not (Path.cwd() / "data").exists()
 
 
 def test_up_uses_a_running_zookeeper(run_pylog: Pylog, tmp_path: Path, zookeeper_connect: str) -> None:

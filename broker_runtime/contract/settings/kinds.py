@@ -149,7 +149,7 @@ def parse_names(value: object) -> tuple[str, ...]:
 
 
 def parse_paths(value: object) -> tuple[Path, ...]:
-    """A comma list or a sequence of directories; ``~`` is the home directory."""
+    """A comma list of directories, or a sequence, in which a name may have a comma; ``~`` is the home directory."""
     if isinstance(value, Path):
         return (value,)
     parts = [str(part) for part in value] if isinstance(value, list | tuple) else value
