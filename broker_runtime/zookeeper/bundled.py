@@ -69,6 +69,7 @@ appender.file.strategy.max = 3
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
+_UTF_8: Final = {"LC_ALL": "C.UTF-8"}
 _PORT_ATTEMPTS: Final = 5
 _PREDECESSOR_LIMIT_S: Final = 3.0
 _LOOK_S: Final = 0.02
@@ -159,7 +160,8 @@ class BundledZooKeeper:
                     self._command(java, jars),
                     output=self._directory / "zookeeper.out",
                     directory=self._directory,
-                    environment=self._environment,
+                    # Or Java cannot open anything below a directory whose name is not ASCII.
+                    environment={**(os.environ if self._environment is None else self._environment), **_UTF_8},
                     inherited=(lock,),
                 )
             finally:

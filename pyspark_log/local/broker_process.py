@@ -230,4 +230,5 @@ class BrokerProcess:
 
 def _toml(settings: Mapping[str, str | list[str]]) -> str:
     # A JSON string is a TOML basic string, a list of them a TOML array.
-    return "".join(f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())
+    texts = {json.dumps(name): json.dumps(value, ensure_ascii=False) for name, value in settings.items()}
+    return "".join(f"{name} = {text}\n" for name, text in texts.items())
