@@ -260,7 +260,7 @@ class FaultyFiles:
 
     @property
     def boot_id(self) -> str:
-        return f"boot {self._boots}"
+        return f"boot-{self._boots}"
 
     # --- within ---------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,9 @@ No other module changes it.
                         durable before a file is removed, so that a crash between the two leaves nothing that looks
                         like damage. Readers keep the files they hold.
     flush mode          Whether an acknowledgement waits for the device. A log that does not wait has a mark beside it,
-                        the file ``unflushed``, which is durable before the first acknowledgement that does not
+                        the file ``unflushed`` (`Mark`), which is durable before the first acknowledgement that does not
                         wait, and is removed only after everything was flushed. So a broker that comes back after a
-                        power loss goes by what its log was, whatever the topic's setting is by then. It is
-                        empty until the log follows; from then on it contains the machine's boot id (recovery.py).
+                        power loss goes by what its log was, whatever the topic's setting is by then.
     restart             Makes the log empty, at an offset that may be anywhere. The intention comes first:
                         ``restart-offset``, a checkpoint file with one number. It is durable before any file is removed,
                         and is removed itself only when all else is durable. A load that finds it carries it out. So a
@@ -64,7 +63,7 @@ from broker_runtime.log.producer_state import (
     transactions_before,
     write_snapshot,
 )
-from broker_runtime.log.recovery import UNKNOWN_BOOT, Recovery, StartState
+from broker_runtime.log.recovery import Mark, Recovery, StartState
 from broker_runtime.log.retention import is_expired, segments_to_remove
 from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, StampedFrame
@@ -72,6 +71,7 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, 
 SHORTEST_WAIT_S: Final = 0.05  # for a log that is in use, however little time is left
 _CHECK_S: Final = 0.05  # how often a thread that waits for the lock checks ``is_over``
 _LONGEST_FSYNC_S: Final = 60.0
+_ONLY_LED: Final = Mark()
 _Found = TypeVar("_Found")
 
 _logger = logging.getLogger(__name__)
@@ -167,8 +167,7 @@ class LogState:
         self.log_start_offset = start.log_start_offset  # Invariant: falls only by a truncation below it
         self.high_watermark = start.high_watermark
         self.stable_offset = start.log_start_offset  # Invariant: by `settle`, after each change of what it follows from
-        self.is_unflushed = False  # the mark ``unflushed`` is there
-        self._is_marked_as_follower = False  # and contains this boot's id
+        self.mark: Mark | None = None  # the mark ``unflushed``, if it is there
         self.verified_from = 0  # this process verified all records from this offset on when it appended them
         self.epochs: LeaderEpochs
         self.producers: ProducerState
@@ -256,25 +255,29 @@ class LogState:
     def waits_for_device(self) -> bool:
         """Whether a record counts only when it is on the device. With another ``flush.mode`` than ``ack`` that is so
         until the mark is there. Takes no lock."""
-        return self.config.flush_mode == "ack" or not self.is_unflushed
+        return self.config.flush_mode == "ack" or self.mark is None
 
-    def mark_unflushed(self) -> None:
+    def mark_unflushed(self, mark: Mark = _ONLY_LED) -> None:
         """From now on acknowledgements need not wait for the device. Durable. Call inside `using`."""
-        replace_file(self.files, self.directory / UNFLUSHED_NAME, b"")
-        self.is_unflushed, self._is_marked_as_follower = True, False
+        if mark != self.mark:
+            mark.write(self.files, self.directory)
+            self.mark = mark
 
-    def mark_as_follower(self) -> None:
-        """From now on frames may say of the leader's device what is not so of this one. Durable. Call inside
-        `using`."""
-        if self.is_unflushed and not self._is_marked_as_follower:
-            replace_file(self.files, self.directory / UNFLUSHED_NAME, (self.files.boot_id or UNKNOWN_BOOT).encode())
-            self._is_marked_as_follower = True
+    def follows(self) -> None:
+        """See `Mark.following`. Durable. Call inside `using`."""
+        if self.mark is not None:
+            self.mark_unflushed(self.mark.following(self.files))
+
+    def leads(self, leader_epoch: int) -> None:
+        """See `Mark.leading`. Durable. Call inside `using`."""
+        if self.mark is not None:
+            self.mark_unflushed(self.mark.leading(leader_epoch))
 
     def unmark_unflushed(self) -> None:
         """Everything that was acknowledged without waiting is on the device by now. Durable. Call inside `using`."""
         self.files.unlink(self.directory / UNFLUSHED_NAME)
         self.files.sync_directory(self.directory)
-        self.is_unflushed = False
+        self.mark = None
 
     def save(self) -> None:
         """Makes `start_state` durable. Raises `OSError`."""
@@ -419,10 +422,8 @@ class LogState:
             self.go_offline(error)
             raise
         self._make_named(self)
-        mark_bytes = self.files.file_size(self.directory / UNFLUSHED_NAME)
-        self.is_unflushed = mark_bytes is not None
-        if mark_bytes or self.config.flush_mode != "ack":  # all that was found is on the device
-            self.mark_unflushed()
+        if self.config.flush_mode != "ack" or Mark.read(self.files, self.directory) is not None:
+            self.mark_unflushed()  # of what it said before nothing is left to say: all that was found is on the device
         self.segments = SegmentChain(self.open_files, self.directory, loaded.segments)
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.high_watermark
@@ -506,7 +507,7 @@ def append_from_leader(state: LogState, frames: Sequence[VerifiedFrame], leader_
             state.epochs.assign(frame.header.leader_epoch, frame.header.base_offset)
         if first.base_offset < end:  # the leader's log starts within this frame
             _begin_lower(state, first.base_offset)
-        state.mark_as_follower()
+        state.follows()
         state.append([StampedFrame([frame.buffer], frame.header, frame.control) for frame in news], last.append_time_ms)
     return first.base_offset, last.next_offset
 

@@ -21,8 +21,7 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES
 _OFFSET_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)\Z")
 RESTART_NAME = "restart-offset"
 UNFLUSHED_NAME = "unflushed"
-"""What was acknowledged in this log may not be on the device (``flush.mode`` ``interval`` or ``os``). Empty, or the
-machine's boot id once the log has followed (log_state.py)."""
+"""What was acknowledged in this log may not be on the device (``flush.mode`` ``interval`` or ``os``): `Mark`."""
 _TEMPORARY = re.compile(r"(\d{20}\.[a-z]+|partition\.json|leader-epoch-checkpoint|restart-offset|unflushed)\.tmp\Z")
 _logger = logging.getLogger(__name__)
 

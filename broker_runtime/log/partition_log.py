@@ -331,6 +331,7 @@ class PartitionLog:
 
     def _stamp_and_append(self, verified: Sequence[VerifiedFrame], leader_epoch: int, now_ms: int) -> AppendResult:
         offset = base_offset = self._state.segments.end_offset
+        self._state.leads(leader_epoch)
         self._state.epochs.assign(leader_epoch, offset)
         # The recovery that reads this stamp must not take for damage what a power failure may lose.
         durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
@@ -452,7 +453,7 @@ class PartitionLog:
             return False
         if state.config.flush_mode == "ack":
             return self._flush_what_did_not_wait()
-        if not state.is_unflushed:
+        if state.mark is None:
             with state.using("mark as unflushed"):
                 state.mark_unflushed()
         if state.config.flush_mode != "interval":
@@ -467,12 +468,12 @@ class PartitionLog:
 
     def _flush_what_did_not_wait(self) -> bool:
         state = self._state
-        if not state.is_unflushed:
+        if state.mark is None:
             return False
         # All that was acknowledged without waiting was appended before the mode changed: an append sees the new one.
         self.flush()
         with state.using("mark as flushed"):
-            if state.config.flush_mode == "ack" and state.is_unflushed:
+            if state.config.flush_mode == "ack" and state.mark is not None:
                 state.unmark_unflushed()
         return True
 

@@ -11,20 +11,21 @@ file, position and offsets, and no byte of it is changed.
 
 The stamp of a later frame says what was on the *leader's* device. A follower that does not wait for its own device may
 have lost earlier frames and kept that one when its machine lost power. So behind the bad frame of a log that followed
-in another boot of the machine (the mark ``unflushed`` has that boot's id) stamps show nothing, and the tail is cut.
+in another boot of the machine only the stamps of frames that it led since show anything (`Mark`); where there are
+none, the tail is cut.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import STAMP_BYTES, Control, FrameHeader, check_stamp, parse_control
-from broker_runtime.log.files import copy_prefix, read_file
+from broker_runtime.log.files import FileSystem, copy_prefix, read_file, replace_file
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
 from broker_runtime.log.indexes import IndexBuilder
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
@@ -34,8 +35,7 @@ from broker_runtime.log.producer_state import ProducerState, load_producers
 from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
 
-UNKNOWN_BOOT: Final = "unknown"
-"""In the mark ``unflushed``, where the system has no boot id: never equal to one."""
+_UNKNOWN_BOOT: Final = "unknown"  # where the system has no boot id: never equal to one
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +58,51 @@ class StartState:
     def known_end(self) -> int:
         """Everything below was in the log."""
         return max(self.recovery_point, self.high_watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the file ``unflushed`` says, the mark of a log in which acknowledgements need not wait for the device.
+
+    empty                    the log only led since the mark was made
+    <boot id>                it followed, in that boot of the machine
+    <boot id> <epoch>        it followed, and leads since that leader epoch
+
+    A frame's stamp says what was on the device of the leader that wrote it. If the machine was started again since,
+    that is true of this log's own device only where it led itself. Within one boot the file system has all that was
+    written, whatever is on the device.
+    """
+
+    boot_id: str = ""
+    leads_since: int | None = None
+
+    @classmethod
+    def read(cls, files: FileSystem, directory: Path) -> Mark | None:
+        """The mark of the log in ``directory``; None: there is none. Raises `OSError`."""
+        data = read_file(files, directory / UNFLUSHED_NAME)
+        if data is None:
+            return None
+        boot_id, _, epoch = data.decode(errors="replace").partition(" ")
+        return cls(boot_id, int(epoch) if epoch.isdecimal() else None)
+
+    def write(self, files: FileSystem, directory: Path) -> None:
+        """Durable when it returns. Raises `OSError`."""
+        text = self.boot_id if self.leads_since is None else f"{self.boot_id} {self.leads_since}"
+        replace_file(files, directory / UNFLUSHED_NAME, text.encode())
+
+    def following(self, files: FileSystem) -> Mark:
+        """The log follows from now on: frames may say of the leader's device what is not so of this one."""
+        return self if self.boot_id and self.leads_since is None else Mark(files.boot_id or _UNKNOWN_BOOT)
+
+    def leading(self, leader_epoch: int) -> Mark:
+        """The log leads from now on: frames of this epoch and later ones say what is on this very device."""
+        return replace(self, leads_since=leader_epoch) if self.boot_id and self.leads_since is None else self
+
+    def first_believed_epoch(self, files: FileSystem) -> int | None:
+        """The stamps of this leader epoch and later ones are believed; None: no stamp is."""
+        if not self.boot_id or self.boot_id == files.boot_id:
+            return 0
+        return self.leads_since
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,8 +305,8 @@ class Recovery:
     def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
         """Raises `CorruptRecordError` if records at or after the bad frame were committed."""
         watermark = max(self._start.high_watermark, self._stamped_watermark)
-        if watermark <= bad.offset and not self._may_have_lost_power():
-            watermark = max(watermark, watermark_behind(self._open_files, segments, bad, self._identity))
+        if watermark <= bad.offset:
+            watermark = max(watermark, self._watermark_behind(segments, bad))
         known = max(watermark, self._start.recovery_point)
         if known > bad.offset:
             raise damaged(
@@ -272,10 +317,12 @@ class Recovery:
                 f"{bad.offset} to {known - 1} are not served",
             )
 
-    def _may_have_lost_power(self) -> bool:
-        """Whether the machine was started since this log followed without waiting for its device."""
-        mark = read_file(self._files, self._directory / UNFLUSHED_NAME)
-        return bool(mark) and mark != self._files.boot_id.encode()
+    def _watermark_behind(self, segments: list[Segment], bad: BadFrame) -> int:
+        mark = Mark.read(self._files, self._directory)
+        since = 0 if mark is None else mark.first_believed_epoch(self._files)
+        if since is None:
+            return -1
+        return watermark_behind(self._open_files, segments, bad, self._identity, leader_epoch=since)
 
     def _cut(self, segment: Segment, descriptor: int, bad: BadFrame, size: int, behind: list[Segment]) -> None:
         event(

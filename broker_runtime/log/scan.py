@@ -153,8 +153,11 @@ def verified_frames(
         offset = header.next_offset
 
 
-def watermark_behind(open_files: OpenFiles, segments: list[Segment], bad: BadFrame, identity: PartitionIdentity) -> int:
-    """A high watermark above the bad frame's offset, from the stamp of a good frame after it; -1 if there is none.
+def watermark_behind(
+    open_files: OpenFiles, segments: list[Segment], bad: BadFrame, identity: PartitionIdentity, *, leader_epoch: int = 0
+) -> int:
+    """A high watermark above the bad frame's offset, from the stamp of a good frame after it, of ``leader_epoch`` or a
+    later one; -1 if there is none.
 
     ``segments``: that of the bad frame, and all later ones. Frames begin at multiples of 64, so every such place is
     tried. Raises `OSError`.
@@ -164,7 +167,8 @@ def watermark_behind(open_files: OpenFiles, segments: list[Segment], bad: BadFra
             size = open_files.files.size(held.descriptor)
             position = bad.position + _ALIGNMENT_BYTES if number == 0 else 0
             for _, header in frames_anywhere(open_files.files, held.descriptor, position, size, identity):
-                if header.base_offset >= bad.offset and header.high_watermark > bad.offset:
+                is_believed = header.base_offset >= bad.offset and header.leader_epoch >= leader_epoch
+                if is_believed and header.high_watermark > bad.offset:
                     return header.high_watermark
     return -1
 

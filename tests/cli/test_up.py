@@ -47,8 +47,8 @@ def foreground(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
 def test_up_serves_stops_in_order_and_keeps_its_data(
     run_pylog: Pylog, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there, all
-    of it in that directory, whatever its name is."""
+    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there.
+    All of it is in that directory, whatever its name is."""
     place = tmp_path / "place"
     data = place / "dätä, \U0001f40d#\\u"
     data.mkdir(parents=True)

@@ -288,7 +288,6 @@ def test_fork_collects_a_flight_client_that_is_garbage(monkeypatch: pytest.Monke
     forking._after_fork_in_parent()
 
 
-@pytest.mark.skipif(not forking._TASKS.exists(), reason="this system does not tell the names of threads")
 def test_child_of_a_process_with_a_flight_server_gets_an_error_and_does_not_hang() -> None:
     """A real one: gRPC lives in it, and a client of the child would never come back."""
     program = """
@@ -356,7 +355,6 @@ def test_call_that_outlasts_a_fork_is_waited_for_by_the_next_one(monkeypatch: py
     assert len(waits) == 1
 
 
-@pytest.mark.skipif(not forking._TASKS.exists(), reason="this system does not tell the names of threads")
 def test_name_of_a_thread_that_is_cut_within_a_character_is_no_error(tmp_path: Path) -> None:
     """The kernel keeps 15 bytes of a script's name."""
     script = tmp_path / "fourteenbytes-ä.py"

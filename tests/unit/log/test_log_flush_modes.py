@@ -7,6 +7,7 @@ import random
 import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, LogStorageError
+from broker_runtime.contract.frame import iter_frames
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log import PartitionLog
@@ -211,7 +212,7 @@ def test_log_that_was_recovered_counts_as_lost_to_the_power_only_when_it_has_fol
             with piece:
                 log.append_as_follower(piece.load(), leader_epoch=0)
         assert leaders.content(MARK) == b""
-        assert followers.content(MARK) == followers.boot_id.encode() == b"boot 2"
+        assert followers.content(MARK) == followers.boot_id.encode() == b"boot-2"
 
 
 @pytest.mark.parametrize("config", [ACK, INTERVAL, OS])
@@ -252,3 +253,70 @@ def test_damage_of_the_last_deleted_record_does_cost_what_is_behind_it():
     files.overwrite(path, bytes(data))
     with open_directory(files) as directory:
         assert open_log(directory, OS).log_end_offset < 40
+
+
+def follow_and_lead(files: FaultyFiles, *, follows_again: bool) -> None:
+    """Six records from a leader in epoch 1, then six that the log leads with in epoch 2, each flushed; and if it
+    ``follows_again``, six more from a leader in epoch 3, which are not."""
+    leader = open_log(open_directory(FaultyFiles()), OS)
+    log = open_log(open_directory(files), OS)
+
+    def fetch(count: int, epoch: int) -> None:
+        for _ in range(count):
+            number = leader.log_end_offset
+            leader.append_as_leader([frame(1, seed=number)], leader_epoch=epoch, now_ms=1000 + number)
+            leader.flush()
+            piece = leader.read(number, max_bytes=1 << 20, upto=number + 1)
+            assert piece is not None
+            with piece:
+                log.append_as_follower(piece.load(), leader_epoch=epoch)
+            leader.set_high_watermark(number + 1)
+
+    fetch(6, 1)
+    for _ in range(6):
+        number = log.log_end_offset
+        sent = frame(1, seed=number)
+        log.append_as_leader([sent], leader_epoch=2, now_ms=1000 + number)
+        log.flush()
+        log.set_high_watermark(number + 1)
+        piece = log.read(number, max_bytes=1 << 20, upto=number + 1)
+        assert piece is not None
+        with piece:
+            leader.append_as_follower(piece.load(), leader_epoch=2)
+    assert files.content(MARK) == b"boot-1 2"
+    leader.set_high_watermark(12)
+    if follows_again:
+        fetch(6, 3)
+        assert files.content(MARK) == b"boot-1"
+
+
+@pytest.mark.parametrize("follows_again", [False, True])
+@pytest.mark.parametrize("bad", [3, 8])
+def test_frames_that_a_log_led_show_what_was_on_its_device_after_a_power_loss(follows_again, bad):
+    """Until it follows again: then a later frame may say so of another device."""
+    files = FaultyFiles()
+    follow_and_lead(files, follows_again=follows_again)
+    path = ROOT / "t-0" / f"{0:020}.log"
+    frames = [header.frame_bytes for header, _ in iter_frames(files.content(path))]
+    files.lose_power(random.Random(1))
+    data = bytearray(files.content(path))
+    data[sum(frames[:bad]) + 200] ^= 1
+    files.overwrite(path, bytes(data))
+    with open_directory(files) as directory:
+        log = open_log(directory, OS)
+        if follows_again:
+            assert log.log_end_offset == bad
+        else:
+            with pytest.raises(CorruptRecordError, match="this is no torn tail"):
+                _ = log.log_end_offset
+
+
+def test_frames_that_a_log_followed_with_before_it_led_show_nothing():
+    """They are of the leader before it."""
+    for seed in range(20):
+        followers = FaultyFiles()
+        follow(FaultyFiles(), followers, OS)
+        followers.overwrite(MARK, b"boot-1 1")  # it leads in epoch 1, and has written nothing in it
+        followers.lose_power(random.Random(seed))
+        with open_directory(followers) as following:
+            assert 3 <= open_log(following, OS).log_end_offset <= 12
