@@ -31,14 +31,16 @@ DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
 _REQUEST_TIMEOUT = "request.timeout.ms"
+_DELIVERY_TIMEOUT = "delivery.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
     """The settings after all sources were merged.
 
-    ``output`` None: the command's own default. ``address_is_given``: the address is not the default.
-    ``flag_settings`` and ``file_settings`` do not contain ``bootstrap.servers``.
+    ``output`` None: the command's own default. ``address_is_given``, ``timeout_is_given``: it is not the default.
+    ``output_is_option``, ``timeout_is_option``: it was given on the command line. ``flag_settings`` and
+    ``file_settings`` do not contain ``bootstrap.servers``.
     """
 
     bootstrap_servers: str
@@ -46,8 +48,10 @@ class Invocation:
     flag_settings: Mapping[str, str]
     file_settings: Mapping[str, Any]
     output: OutputFormat | None
+    output_is_option: bool
     timeout_s: float
     timeout_is_given: bool
+    timeout_is_option: bool
     yes: bool
     quiet: bool
     verbose: int
@@ -78,8 +82,10 @@ class Invocation:
             flag_settings=flags,
             file_settings=file_settings,
             output=None if output is None else OutputFormat(output),
+            output_is_option=bool(given.output),
             timeout_s=timeout_s,
             timeout_is_given=timeout is not None,
+            timeout_is_option=bool(given.timeout),
             yes=given.yes,
             quiet=given.quiet,
             verbose=given.verbose,
@@ -96,7 +102,7 @@ class Invocation:
         known = settings_of(scope)
         chosen: dict[str, Any] = {name: value for name, value in self.file_settings.items() if name in known}
         if _REQUEST_TIMEOUT in known and (self.timeout_is_given or _REQUEST_TIMEOUT not in chosen):
-            chosen[_REQUEST_TIMEOUT] = max(1, round(self.timeout_s * 1000))
+            chosen[_REQUEST_TIMEOUT] = self._timeout_ms
         return {**chosen, **self.flag_settings}
 
     @contextmanager
@@ -117,12 +123,16 @@ class Invocation:
 
     @contextmanager
     def producer(self, **settings: Any) -> Iterator[Producer]:
-        """An open `Producer`, flushed on exit. ``settings`` are the command's own; -X wins over them."""
+        """An open `Producer`, flushed on exit. ``settings`` are the command's own; -X wins over them.
+
+        The option --timeout bounds the delivery of a record; a timeout of the environment or the file does not.
+        """
         from pyspark_log import Producer
 
-        if self.timeout_is_given:
-            settings.setdefault("delivery.timeout.ms", max(1, round(self.timeout_s * 1000)))
-        with Producer(self.bootstrap_servers, config={**settings, **self.settings("producer")}) as producer:
+        config = {**settings, **self.settings("producer")}
+        if self.timeout_is_option and _DELIVERY_TIMEOUT not in self.flag_settings:
+            config[_DELIVERY_TIMEOUT] = self._timeout_ms
+        with Producer(self.bootstrap_servers, config=config) as producer:
             yield producer
 
     @contextmanager
@@ -133,6 +143,10 @@ class Invocation:
         config = {**settings, **self.settings("consumer")}
         with Consumer(bootstrap_servers=self.bootstrap_servers, config=config) as consumer:
             yield consumer
+
+    @property
+    def _timeout_ms(self) -> int:
+        return max(1, round(self.timeout_s * 1000))
 
     def say(self, text: str) -> None:
         """Prints a message to standard error, unless -q."""

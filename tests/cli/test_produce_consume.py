@@ -392,6 +392,26 @@ def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
     assert "no.such" in pylog("produce", topic, "-X", "no.such=1", status=2).stderr
 
 
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_output_of_file_or_environment_gives_way_to_options(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, source: str
+) -> None:
+    """Only -o conflicts with --raw and -f. A table would be printed when an endless read ends, so that shows lines."""
+    pylog("produce", f"{topic}:0", stdin="one\ntwo\n")
+    environment = {"PYLOG_CONFIG": str(tmp_path / "config.toml")} if source == "file" else {"PYLOG_OUTPUT": "json"}
+    (tmp_path / "config.toml").write_text('output = "wide"\n')
+    assert pylog("consume", topic, *ALL, "--raw", environment=environment).stdout.startswith("pylog-raw-1\n")
+    assert pylog("consume", topic, *ALL, "-f", r"%v;\n", environment=environment).stdout == "one;\ntwo;\n"
+    assert pylog("consume", topic, *ALL, environment=environment).stdout != "one\ntwo\n"
+    arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
+    with started(tmp_path, *arguments, **environment) as consumer:
+        assert consumer.stdout is not None
+        assert [consumer.stdout.readline() for _ in range(2)] == [b"one\n", b"two\n"]
+    refused = pylog("consume", topic, *ALL, "--raw", "-o", "json", environment=environment, status=2)
+    assert "use only one of --raw, -f and -o" in refused.stderr
+    assert "add --to end or -n" in pylog("consume", topic, "-o", "json", environment=environment, status=2).stderr
+
+
 def test_consume_ends_quietly_when_its_pipe_is_closed(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
@@ -420,6 +440,13 @@ def test_consume_waits_for_records_until_interrupted(
         os.kill(consumer.pid, number)
         _, said = consumer.communicate(timeout=LIMIT_S)
         assert (consumer.returncode, said) == (status, b"")
+
+
+def test_timeout_of_an_idle_read_says_what_was_not_reached(pylog: Pylog, topic: str) -> None:
+    """The status is 0, so only the message distinguishes it from a read that is complete."""
+    pylog("produce", topic, stdin="one\n")
+    ended = pylog("consume", topic, "--from", "earliest", "-n", "2", "--timeout", "3")
+    assert (ended.stdout, ended.stderr) == ("one\n", "No record came for 3 s (--timeout), before -n was reached.\n")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

@@ -13,6 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,7 @@ _MAX_TABLE_ROWS = 10_000
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 5.0
 _COLUMN = "row."
+_AT_THE_END = {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
 _WITH_TOPIC = r"%t\t%v\n"
 
 
@@ -101,15 +103,10 @@ def consume(
     ] = False,
 ) -> None:
     """Read records until Ctrl-C, --to or -n."""
-    if raw and (form is not None or invocation.output is not None):
-        raise OptionError("use only one of --raw, -f and -o: each of them sets the output format")
     if from_beginning and start is not None:
         raise OptionError("use only one of --from-beginning and --from")
-    if form is not None and invocation.output is not None:
-        raise OptionError("use only one of -f and -o: both set the output format")
-    in_table = invocation.output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
-    if in_table and to is None and limit is None:
-        raise OptionError(f"-o {invocation.output} prints all records at the end: add --to end or -n")
+    is_endless = to is None and limit is None
+    invocation = replace(invocation, output=_output(invocation, form, is_raw=raw, is_endless=is_endless))
     shown_as = None if form is None else RecordFormat(form)
     now_ms = time.time_ns() // 1_000_000
     start = "earliest" if from_beginning else start
@@ -151,7 +148,7 @@ def consume(
                 consumer.seek(at, offset)
         with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
             try:
-                for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
+                for batch in _bounded(invocation, consumer, ends, limit):
                     if batch is not None:
                         show.batch(batch)
                         shown.add(batch)
@@ -169,6 +166,22 @@ def consume(
                 shown.commit()
                 raise
             shown.commit()
+
+
+def _output(invocation: Invocation, form: str | None, *, is_raw: bool, is_endless: bool) -> OutputFormat | None:
+    """The output format, None: --raw or -f, or lines.
+
+    Raises `OptionError` where -o is given with --raw or -f, or with a format that prints all records at the end for an
+    endless read. A format of the environment or the file gives way there.
+    """
+    if is_raw and (form is not None or invocation.output_is_option):
+        raise OptionError("use only one of --raw, -f and -o: each of them sets the output format")
+    if form is not None and invocation.output_is_option:
+        raise OptionError("use only one of -f and -o: both set the output format")
+    cannot_begin = is_endless and invocation.output in _AT_THE_END
+    if cannot_begin and invocation.output_is_option:
+        raise OptionError(f"-o {invocation.output} prints all records at the end: add --to end or -n")
+    return None if is_raw or form is not None or cannot_begin else invocation.output
 
 
 def _progress(
@@ -224,22 +237,18 @@ class _Shown:
             self._to.pop(at, None)
 
 
-def _idle_limit_s(invocation: Invocation) -> float | None:
-    """How long to wait for the next record: --timeout, if given."""
-    return invocation.timeout_s if invocation.timeout_is_given else None
-
-
 def _bounded(
+    invocation: Invocation,
     consumer: Consumer,
     ends: Mapping[TopicPartition, int] | None,
     limit: int | None,
-    *,
-    idle_limit_s: float | None,
 ) -> Iterator[ConsumedBatch | None]:
     """Batches up to ``ends`` (exclusive) or ``limit`` records, whichever comes first; endless without either.
 
-    Yields None when no records arrived for a moment.
+    Also ends when no record has come for the time of the option --timeout, and says so if there was a bound. Yields
+    None when no records arrived for a moment.
     """
+    idle_limit_s = invocation.timeout_s if invocation.timeout_is_option else None
     left = sys.maxsize if limit is None else limit
     idle = Deadline(idle_limit_s)
     while left > 0:
@@ -251,6 +260,9 @@ def _bounded(
             consumer.pause(*reached)
         batches = consumer.poll_batches(timeout=_POLL_S)
         if not batches and idle.expired:
+            bounds = " or ".join(name for name, bound in (("-n", limit), ("--to", ends)) if bound is not None)
+            if bounds:
+                invocation.say(f"No record came for {idle_limit_s:g} s (--timeout), before {bounds} was reached.")
             return
         if not batches:
             yield None
@@ -392,7 +404,7 @@ def _cell(value: Any) -> Any:
 
 
 def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyColumns) -> _Lines | _Table:
-    if output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}:
+    if output in _AT_THE_END:
         assert output is not None
         return _Table(output, keys)
     if output is OutputFormat.NAME:
