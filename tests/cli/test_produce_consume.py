@@ -24,6 +24,8 @@ from pyspark_log.testing import LocalCluster
 from tests.waiting import wait_until
 
 ALL = ("--from", "earliest", "--to", "end")
+FULL_DISK = "/dev/full"  # Linux has it
+UNWRITABLE = ["pipe without a reader", *([FULL_DISK] if Path(FULL_DISK).exists() else [])]
 
 
 def test_lines_survive_the_round_trip(pylog: Pylog, topic: str) -> None:
@@ -440,6 +442,27 @@ def test_consume_waits_for_records_until_interrupted(
         os.kill(consumer.pid, number)
         _, said = consumer.communicate(timeout=LIMIT_S)
         assert (consumer.returncode, said) == (status, b"")
+
+
+@pytest.mark.parametrize("where", UNWRITABLE)
+@pytest.mark.parametrize(("partition", "status"), [(0, 0), (7, 2)])
+def test_messages_that_cannot_be_written_do_not_decide_the_status(
+    topic: str, tmp_path: Path, pylog_cluster: LocalCluster, where: str, partition: int, status: int
+) -> None:
+    """What is in the log is a success, whoever reads that; a failure keeps its own status."""
+    if where == FULL_DISK:
+        stderr = os.open(FULL_DISK, os.O_WRONLY)
+    else:
+        unread, stderr = os.pipe()
+        os.close(unread)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "produce", f"{topic}:{partition}", "-b", pylog_cluster.bootstrap_servers],
+            input=b"one\n", stderr=stderr, env=clean_environment(tmp_path), timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(stderr)
+    assert done.returncode == status
 
 
 def test_timeout_of_an_idle_read_says_what_was_not_reached(pylog: Pylog, topic: str) -> None:
