@@ -325,6 +325,25 @@ def test_shown_records_are_acknowledged_while_idle(
         wait_until_acknowledged(admin, "waiting", 2)
 
 
+def test_aborted_records_at_the_end_leave_no_lag(pylog: Pylog, topic: str, pylog_cluster: LocalCluster) -> None:
+    """W18: the group has read everything that there is for it."""
+    servers = pylog_cluster.bootstrap_servers
+    with Producer(servers, transactional_id=topic) as producer:
+        with producer.transaction():
+            producer.send(topic, b"committed", partition=0)
+        for partition in (0, 1):
+            producer.begin_transaction()
+            producer.send(topic, b"aborted", partition=partition).result(LIMIT_S)
+            producer.abort_transaction()
+    assert pylog("consume", topic, "-g", "aborted", "--from", "earliest", "--to", "end").stdout == "committed\n"
+    with Admin(servers) as admin:
+        found = admin.list_group_offsets("aborted")
+        assert {at.partition: (offset.committed == offset.end, offset.lag) for at, offset in found.items()} == {
+            0: (True, 0),
+            1: (True, 0),
+        }
+
+
 @contextmanager
 def started(
     directory: Path, *arguments: str, stderr: int | None = None, **environment: str

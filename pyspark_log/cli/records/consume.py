@@ -140,16 +140,21 @@ def consume(
     with terminable(), invocation.consumer(**settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
-            consumer.subscribe(list(dict.fromkeys(topics)), on_revoke=shown.give_up, on_lost=shown.forget)
+            consumer.subscribe(
+                list(dict.fromkeys(topics)), on_assign=shown.begin, on_revoke=shown.give_up, on_lost=shown.forget
+            )
         else:
             consumer.assign(partitions)
         for at, offset in (starts or {}).items():
             if at in consumer.assignment():
                 consumer.seek(at, offset)
+        shown.begin(consumer.assignment())
         with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
             try:
                 for batch in _bounded(invocation, consumer, ends, limit):
-                    if batch is not None:
+                    if batch is None:
+                        shown.add_positions(ends)
+                    else:
                         show.batch(batch)
                         shown.add(batch)
                         progress.advance(len(batch))
@@ -206,10 +211,24 @@ class _Shown:
         self._has_group = has_group
         self._is_held_back = is_held_back
         self._to: dict[TopicPartition, int] = {}
+        self._from: dict[TopicPartition, int] = {}  # where reading began, or what was committed since
         self._commit_due = Deadline(_COMMIT_INTERVAL_S)
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are read from now on, from their positions."""
+        self._from.update({at: self._consumer.position(at) for at in partitions})
 
     def add(self, batch: ConsumedBatch) -> None:
         self._to[batch.topic_partition] = batch.next_offset
+
+    def add_positions(self, ends: Mapping[TopicPartition, int] | None) -> None:
+        """Everything that was polled is printed, up to ``ends`` (exclusive). Positions have passed what is no record
+        for readers, such as records of aborted transactions, which would count as lag otherwise."""
+        for at in self._consumer.assignment() if self._has_group else ():
+            position = self._consumer.position(at)
+            position = position if ends is None else min(position, ends.get(at, 0))
+            if position > self._to.get(at, self._from.get(at, position)):
+                self._to[at] = position
 
     def maybe_commit(self) -> None:
         """Commits every few seconds; also while no records arrive, so that the group has no lag then."""
@@ -219,6 +238,7 @@ class _Shown:
     def commit(self) -> None:
         if self._has_group and self._to:
             self._consumer.commit(dict(self._to))
+        self._from.update(self._to)
         self._to.clear()
         self._commit_due = Deadline(_COMMIT_INTERVAL_S)
 
@@ -235,6 +255,7 @@ class _Shown:
         """The partitions belong to another member already."""
         for at in partitions:
             self._to.pop(at, None)
+            self._from.pop(at, None)
 
 
 def _bounded(
@@ -246,7 +267,8 @@ def _bounded(
     """Batches up to ``ends`` (exclusive) or ``limit`` records, whichever comes first; endless without either.
 
     Also ends when no record has come for the time of the option --timeout, and says so if there was a bound. Yields
-    None when no records arrived for a moment.
+    None when there is no more of what was polled up to ``ends``: when no records arrived for a moment, and at the end,
+    unless ``limit`` left some.
     """
     idle_limit_s = invocation.timeout_s if invocation.timeout_is_option else None
     left = sys.maxsize if limit is None else limit
@@ -256,26 +278,29 @@ def _bounded(
             held = consumer.assignment()
             reached = [at for at in held if consumer.position(at) >= ends.get(at, 0)]
             if len(reached) == len(held):
+                yield None
                 return
             consumer.pause(*reached)
         batches = consumer.poll_batches(timeout=_POLL_S)
-        if not batches and idle.expired:
-            bounds = " or ".join(name for name, bound in (("-n", limit), ("--to", ends)) if bound is not None)
-            if bounds:
-                invocation.say(f"No record came for {idle_limit_s:g} s (--timeout), before {bounds} was reached.")
-            return
         if not batches:
             yield None
-        for batch in batches:
+            if idle.expired:
+                bounds = " or ".join(name for name, bound in (("-n", limit), ("--to", ends)) if bound is not None)
+                if bounds:
+                    invocation.say(f"No record came for {idle_limit_s:g} s (--timeout), before {bounds} was reached.")
+                return
+        for number, batch in enumerate(batches, 1):
             idle = Deadline(idle_limit_s)
             rows = len(batch)
             if ends is not None:
                 rows = min(rows, max(0, ends.get(batch.topic_partition, 0) - batch.base_offset))
-            rows = min(rows, left)
-            left -= rows
-            if rows:
-                yield batch if rows == len(batch) else batch.slice(0, rows)
+            taken = min(rows, left)
+            left -= taken
+            if taken:
+                yield batch if taken == len(batch) else batch.slice(0, taken)
             if left <= 0:
+                if taken == rows and number == len(batches):
+                    yield None
                 return
 
 
