@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -411,6 +413,30 @@ def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
     assert "--from" in pylog("consume", topic, "--from", "soon", status=2).stderr
     pylog("produce", topic, "-f", "%v", status=2)
     assert "no.such" in pylog("produce", topic, "-X", "no.such=1", status=2).stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_consume_ends_at_the_first_signal_while_nobody_reads(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
+) -> None:
+    """A write that blocks holds up neither Ctrl-C nor SIGTERM. What was not written is not acknowledged."""
+    servers = pylog_cluster.bootstrap_servers
+    pylog("produce", f"{topic}:0", stdin="begin\n" + ("y" * 1000 + "\n") * 2000)
+    group = f"unread-{number}"
+    with started(tmp_path, "consume", topic, "-g", group, "--from", "earliest", "-b", servers) as consumer:
+        assert consumer.stdout is not None
+        pipe = consumer.stdout.fileno()
+        wait_until(lambda: bytes_in(pipe) > 32_000, "the pipe is full, or about to be", LIMIT_S)
+        os.kill(consumer.pid, number)
+        assert consumer.wait(LIMIT_S) == status
+        written = consumer.stdout.read().count(b"\n")
+    with Admin(servers) as admin:
+        assert sum(offset.committed for offset in admin.list_group_offsets(group).values()) <= written < 2000
+
+
+def bytes_in(pipe: int) -> int:
+    """How many bytes a pipe holds that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.mark.parametrize("source", ["file", "environment"])

@@ -10,6 +10,7 @@ acknowledged.
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from broker_runtime.contract.errors import FencedError, OptionError
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
+from pyspark_log.cli.exit_status import give_up_stdout
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, json_text, plain, print_rows, write_bytes
@@ -149,25 +151,33 @@ def consume(
             if at in consumer.assignment():
                 consumer.seek(at, offset)
         shown.begin(consumer.assignment())
+        writing = _Writing()
         with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
             try:
                 for batch in _bounded(invocation, consumer, ends, limit):
                     if batch is None:
                         shown.add_positions(ends)
-                    else:
+                    elif show.is_held_back:
                         show.batch(batch)
+                        shown.add(batch)
+                    else:
+                        with writing:
+                            end_if_asked()
+                            show.batch(batch)
                         shown.add(batch)
                         progress.advance(len(batch))
                     shown.maybe_commit()
                     end_if_asked()
-                show.finish()
-                sys.stdout.flush()
+                with writing:
+                    show.finish()
+                    sys.stdout.flush()
                 show.remark(invocation)
                 if hides_topic:
                     invocation.say(f"The lines do not show their topic. Use -f '{_WITH_TOPIC}' or -o jsonl.")
             except KeyboardInterrupt:
-                show.finish()
-                sys.stdout.flush()
+                with writing:
+                    show.finish()
+                    sys.stdout.flush()
                 shown.commit()
                 raise
             shown.commit()
@@ -201,6 +211,28 @@ def _progress(
         between = sum(max(0, ends[at] - start) for at, start in starts.items())
         total = between if limit is None else min(between, limit)
     return Progress(invocation, "Reading", total=total, unit="records", is_wanted=is_file(sys.stdout))
+
+
+class _Writing:
+    """For the time of a write, gives SIGINT and SIGTERM the handlers that they had when this was made.
+
+    A write blocks for as long as nobody reads, so a signal must not wait for its end. What is not written by then is
+    dropped, because the flush at the end of the process would block as well.
+    """
+
+    def __init__(self) -> None:
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers = {number: handler for number, handler in found.items() if handler is not None}
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, handler) for number, handler in self._handlers.items()}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt):
+            give_up_stdout()
 
 
 class _Shown:
