@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from broker_runtime.contract import DEFAULT_PORT
-from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.errors import InvalidConfigError, OptionError
 from pyspark_log.cli.arguments import parse_settings, parse_timeout_s
 from pyspark_log.cli.config_file import ConfigFile, read_config_file
 from pyspark_log.cli.exit_status import FAILED, say_error
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
+_GROUP = "group.id"
 _REQUEST_TIMEOUT = "request.timeout.ms"
 _DELIVERY_TIMEOUT = "delivery.timeout.ms"
 
@@ -136,13 +137,25 @@ class Invocation:
             yield producer
 
     @contextmanager
-    def consumer(self, **settings: Any) -> Iterator[Consumer]:
-        """An open `Consumer` without topics. ``settings`` are the command's own; -X wins over them."""
+    def consumer(self, *, group: str | None, **settings: Any) -> Iterator[Consumer]:
+        """An open `Consumer` without topics, of the ``group`` (see `group`). ``settings`` are the command's own; -X
+        wins over them."""
         from pyspark_log import Consumer
 
-        config = {**settings, **self.settings("consumer")}
+        config = {**settings, **self.settings("consumer"), **({} if group is None else {_GROUP: group})}
         with Consumer(bootstrap_servers=self.bootstrap_servers, config=config) as consumer:
             yield consumer
+
+    def group(self, given: str | None) -> str | None:
+        """The consumer's group: ``given`` with -g, or ``group.id`` of -X or the file; None: none.
+
+        Raises `OptionError` if -g and -X name different groups.
+        """
+        setting = self.flag_settings.get(_GROUP)
+        if given is not None and setting is not None and given != setting:
+            raise OptionError(f"-g {given} and -X {_GROUP}={setting} name different groups: give only one of them")
+        found = self.settings("consumer").get(_GROUP)
+        return found if given is None else given
 
     @property
     def _timeout_ms(self) -> int:

@@ -281,6 +281,25 @@ def test_group_continues_at_its_offset(pylog: Pylog, ten_records: str) -> None:
     assert (first.stdout.split(), second.stdout.split(), third.stdout) == (list("0123"), list("456789"), "")
 
 
+@pytest.mark.parametrize("place", ["-X", "file"])
+def test_group_may_be_given_as_a_setting(pylog: Pylog, ten_records: str, tmp_path: Path, place: str) -> None:
+    """`group.id` is what `-g` sets, wherever it is given; -g has precedence over the file."""
+    group = f"as-setting-{place}"
+    (tmp_path / "config.toml").write_text(f'"group.id" = "{group}"\n')
+    by_setting = ("-X", f"group.id={group}") if place == "-X" else ()
+    environment = {} if place == "-X" else {"PYLOG_CONFIG": str(tmp_path / "config.toml")}
+    first = pylog("consume", ten_records, *by_setting, "--from", "earliest", "-n", "4", environment=environment)
+    second = pylog("consume", ten_records, "-g", group, "--to", "end")
+    assert (first.stdout.split(), second.stdout.split()) == (list("0123"), list("456789"))
+    if place == "-X":
+        refused = pylog("consume", ten_records, "-g", "other", *by_setting, status=2)
+        assert f"-g other and -X group.id={group} name different groups" in refused.stderr
+    else:
+        other = pylog("consume", ten_records, "-g", "beside-file", *ALL, environment=environment)
+        assert other.stdout.split() == list("0123456789")
+        assert "beside-file" in pylog("group", "list", "-o", "name").stdout.split()
+
+
 def test_consumers_of_one_group_share_a_topic(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:

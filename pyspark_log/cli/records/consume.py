@@ -1,10 +1,10 @@
 r"""`pylog consume`: records on standard output, as text, JSON or a table.
 
-Without a group no offsets are stored. With one (-g), the call is a member of the group, which shares the partitions of
-the topics among its members. Partitions that are named (flights:0) are read without joining the group, which is allowed
-while it has no members. Reading starts at the group's committed offset. What was printed is committed after the output
-was flushed: every few seconds, when a partition is revoked, and at the end. Records that were not printed are never
-acknowledged.
+Without a group no offsets are stored. With one (-g, or the setting ``group.id``), the call is a member of the group,
+which shares the partitions of the topics among its members. Partitions that are named (flights:0) are read without
+joining the group, which is allowed while it has no members. Reading starts at the group's committed offset. What was
+printed is committed after the output was flushed: every few seconds, when a partition is revoked, and at the end.
+Records that were not printed are never acknowledged.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def consume(
     """Read records until Ctrl-C, --to or -n."""
     if from_beginning and start is not None:
         raise OptionError("use only one of --from-beginning and --from")
+    group = invocation.group(group)
     is_endless = to is None and limit is None
     invocation = replace(invocation, output=_output(invocation, form, is_raw=raw, is_endless=is_endless))
     shown_as = None if form is None else RecordFormat(form)
@@ -135,11 +136,9 @@ def consume(
     # A group's first positions are committed at once. They must be where this call begins, in case it is killed.
     reset = "earliest" if start_place == AtOffset(EARLIEST) else "latest"
     settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": reset}
-    if group is not None:
-        settings["group.id"] = group
     if columns is not None:
         settings["columns"] = columns
-    with terminable(), invocation.consumer(**settings) as consumer:
+    with terminable(), invocation.consumer(group=group, **settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
             consumer.subscribe(
