@@ -555,6 +555,27 @@ def test_time_that_no_reader_accepts_is_refused_and_not_stored(
     assert pylog("consume", name, *ALL, "-o", "jsonl").stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ("delay\n1\n\n2\n", [1, None, 2]),
+        ("delay\r\n1\r\n\r\n", [1, None]),
+        ('\n\n"delay"\n\n2', [None, 2]),
+        ("delay\n", []),
+        ("\n\n", []),
+        ("delay,carrier\n1,a\n\n2,b\n", [1, 2]),
+    ],
+)
+def test_empty_line_of_csv_is_null_where_there_is_one_column(
+    pylog: Pylog, pylog_cluster: LocalCluster, typed_topic: str, content: str, values: list[int | None]
+) -> None:
+    """A value that is null is nothing at all there; with several columns there would be commas."""
+    said = pylog("produce", typed_topic, "--kind", "csv", stdin=content).stderr
+    assert f"Wrote {len(values)} record" in said
+    rows = read(typed_topic, bootstrap_servers=pylog_cluster.bootstrap_servers).read_all()
+    assert rows.column("delay").to_pylist() == values
+
+
 def test_csv_error_names_record_and_column(pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
     """Records count as `--skip` counts them, and columns have names."""
     name = f"{topic}-csv"
