@@ -536,6 +536,31 @@ def test_timeout_of_an_idle_read_says_what_was_not_reached(pylog: Pylog, topic: 
     assert (ended.stdout, ended.stderr) == ("one\n", "No record came for 3 s (--timeout), before -n was reached.\n")
 
 
+def test_interrupted_produce_says_what_is_in_the_log_also_when_quiet(
+    topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """Without that, nobody could continue where it ended; -q leaves out messages about success."""
+    servers = pylog_cluster.bootstrap_servers
+    command = [*COMMAND, "produce", f"{topic}:0", "-q", "-b", servers]
+    with (
+        Admin(servers) as admin,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(tmp_path)
+        ) as producer,
+    ):
+        try:
+            assert producer.stdin is not None
+            producer.stdin.write(b"one\n")
+            producer.stdin.flush()
+            wait_until(lambda: admin.describe_topic(topic).partitions[0].end == 1, "it is in the log", LIMIT_S)
+            producer.send_signal(signal.SIGINT)
+            _, said = producer.communicate(timeout=LIMIT_S)
+        finally:
+            producer.kill()
+    assert producer.returncode == 130
+    assert said == b"The first record of the input is in the log. To send the rest: --skip 1\n"
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_time_that_no_reader_accepts_is_refused_and_not_stored(
     pylog: Pylog, topic: str, tmp_path: Path, kind: str
