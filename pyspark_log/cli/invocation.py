@@ -172,7 +172,8 @@ class Invocation:
             return
         sys.stderr.write(f"{question} Type {what} to confirm (-y skips this question): ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip() != name:
+        answer = sys.stdin.readline().rstrip("\r\n")
+        if name not in {answer, answer.strip()}:  # a group's id may begin or end with blanks
             sys.stderr.write("\n" if not sys.stdin.isatty() else "")
             say_error(f"[NOT_CONFIRMED] The answer was not {name!r}. Nothing was changed.")
             raise typer.Exit(FAILED)
