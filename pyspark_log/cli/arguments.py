@@ -27,6 +27,7 @@ _PLACES = (
 )
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+_LARGEST = 2**31 - 1
 _AGE = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d|w)\Z")
 
 
@@ -96,6 +97,16 @@ def parse_timeout_s(text: str) -> float:
 def is_number(text: str) -> bool:
     """Whether ``text`` is a partition or an offset: ASCII digits, no more than an offset can have."""
     return _NUMBER.match(text) is not None
+
+
+def check_number(number: int, *, option: str) -> int:
+    """A number of partitions or replicas, or a broker's id: what a request can hold. The broker knows the exact limits.
+
+    Raises `OptionError` naming ``option``.
+    """
+    if abs(number) > _LARGEST:
+        raise OptionError(f"{option} {number}: must be a number up to {_LARGEST}")
+    return number
 
 
 def parse_partition(text: str) -> TopicPartition:

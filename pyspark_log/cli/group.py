@@ -222,6 +222,8 @@ def delete(
         except GroupIdNotFoundError:
             if not if_exists:
                 raise
+            invocation.say(f"There is no group {group_id}. Nothing was deleted.")
+            return
     invocation.say(f"Deleted group {group_id}.")
 
 

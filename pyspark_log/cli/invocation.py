@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from broker_runtime.contract import DEFAULT_PORT
-from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.errors import InvalidConfigError, OptionError
 from pyspark_log.cli.arguments import parse_settings, parse_timeout_s
 from pyspark_log.cli.config_file import ConfigFile, read_config_file
 from pyspark_log.cli.exit_status import FAILED, say_error
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
+_GROUP = "group.id"
 _REQUEST_TIMEOUT = "request.timeout.ms"
+_DELIVERY_TIMEOUT = "delivery.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
     """The settings after all sources were merged.
 
-    ``output`` None: the command's own default. ``address_is_given``: the address is not the default.
-    ``flag_settings`` and ``file_settings`` do not contain ``bootstrap.servers``.
+    ``output`` None: the command's own default. ``address_is_given``, ``timeout_is_given``: it is not the default.
+    ``output_is_option``, ``timeout_is_option``: it was given on the command line. ``flag_settings`` and
+    ``file_settings`` do not contain ``bootstrap.servers``.
     """
 
     bootstrap_servers: str
@@ -46,8 +49,10 @@ class Invocation:
     flag_settings: Mapping[str, str]
     file_settings: Mapping[str, Any]
     output: OutputFormat | None
+    output_is_option: bool
     timeout_s: float
     timeout_is_given: bool
+    timeout_is_option: bool
     yes: bool
     quiet: bool
     verbose: int
@@ -78,8 +83,10 @@ class Invocation:
             flag_settings=flags,
             file_settings=file_settings,
             output=None if output is None else OutputFormat(output),
+            output_is_option=bool(given.output),
             timeout_s=timeout_s,
             timeout_is_given=timeout is not None,
+            timeout_is_option=bool(given.timeout),
             yes=given.yes,
             quiet=given.quiet,
             verbose=given.verbose,
@@ -96,7 +103,7 @@ class Invocation:
         known = settings_of(scope)
         chosen: dict[str, Any] = {name: value for name, value in self.file_settings.items() if name in known}
         if _REQUEST_TIMEOUT in known and (self.timeout_is_given or _REQUEST_TIMEOUT not in chosen):
-            chosen[_REQUEST_TIMEOUT] = max(1, round(self.timeout_s * 1000))
+            chosen[_REQUEST_TIMEOUT] = self._timeout_ms
         return {**chosen, **self.flag_settings}
 
     @contextmanager
@@ -117,22 +124,42 @@ class Invocation:
 
     @contextmanager
     def producer(self, **settings: Any) -> Iterator[Producer]:
-        """An open `Producer`, flushed on exit. ``settings`` are the command's own; -X wins over them."""
+        """An open `Producer`, flushed on exit. ``settings`` are the command's own; -X wins over them.
+
+        The option --timeout bounds the delivery of a record; a timeout of the environment or the file does not.
+        """
         from pyspark_log import Producer
 
-        if self.timeout_is_given:
-            settings.setdefault("delivery.timeout.ms", max(1, round(self.timeout_s * 1000)))
-        with Producer(self.bootstrap_servers, config={**settings, **self.settings("producer")}) as producer:
+        config = {**settings, **self.settings("producer")}
+        if self.timeout_is_option and _DELIVERY_TIMEOUT not in self.flag_settings:
+            config[_DELIVERY_TIMEOUT] = self._timeout_ms
+        with Producer(self.bootstrap_servers, config=config) as producer:
             yield producer
 
     @contextmanager
-    def consumer(self, **settings: Any) -> Iterator[Consumer]:
-        """An open `Consumer` without topics. ``settings`` are the command's own; -X wins over them."""
+    def consumer(self, *, group: str | None, **settings: Any) -> Iterator[Consumer]:
+        """An open `Consumer` without topics, of the ``group`` (see `group`). ``settings`` are the command's own; -X
+        wins over them."""
         from pyspark_log import Consumer
 
-        config = {**settings, **self.settings("consumer")}
+        config = {**settings, **self.settings("consumer"), **({} if group is None else {_GROUP: group})}
         with Consumer(bootstrap_servers=self.bootstrap_servers, config=config) as consumer:
             yield consumer
+
+    def group(self, given: str | None) -> str | None:
+        """The consumer's group: ``given`` with -g, or ``group.id`` of -X or the file; None: none.
+
+        Raises `OptionError` if -g and -X name different groups.
+        """
+        setting = self.flag_settings.get(_GROUP)
+        if given is not None and setting is not None and given != setting:
+            raise OptionError(f"-g {given} and -X {_GROUP}={setting} name different groups: give only one of them")
+        found = self.settings("consumer").get(_GROUP)
+        return found if given is None else given
+
+    @property
+    def _timeout_ms(self) -> int:
+        return max(1, round(self.timeout_s * 1000))
 
     def say(self, text: str) -> None:
         """Prints a message to standard error, unless -q."""
@@ -145,7 +172,8 @@ class Invocation:
             return
         sys.stderr.write(f"{question} Type {what} to confirm (-y skips this question): ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip() != name:
+        answer = sys.stdin.readline().rstrip("\r\n")
+        if name not in {answer, answer.strip()}:  # a group's id may begin or end with blanks
             sys.stderr.write("\n" if not sys.stdin.isatty() else "")
             say_error(f"[NOT_CONFIRMED] The answer was not {name!r}. Nothing was changed.")
             raise typer.Exit(FAILED)

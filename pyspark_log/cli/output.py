@@ -16,6 +16,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -129,7 +130,8 @@ def write_bytes(data: bytes) -> None:
 
 def prepare_streams() -> None:
     """Makes standard output UTF-8 in any locale, so that data never depends on it. What UTF-8 cannot express (a lone
-    surrogate) is escaped. A stream that was closed before the start fails only when it is used."""
+    surrogate) is escaped. A stream that was closed before the start fails only when it is used; standard error never
+    does (see `_Messages`)."""
     for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -146,6 +148,21 @@ def prepare_streams() -> None:
     for stream in (sys.stdin, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.flush()
+        messages = io.BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, "backslashreplace", line_buffering=True)
+
+
+class _Messages(io.FileIO):
+    """Standard error: what cannot be written (a full disk, a pipe without a reader) is dropped. Whether a command
+    succeeds does not depend on whether its messages can be read."""
+
+    def write(self, data: Any, /) -> int:
+        with suppress(OSError):
+            if written := super().write(data):
+                return written
+        return memoryview(data).nbytes
 
 
 def counted(number: int, noun: str) -> str:

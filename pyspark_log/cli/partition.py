@@ -10,7 +10,7 @@ import typer
 
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.cli import complete
-from pyspark_log.cli.arguments import parse_partition
+from pyspark_log.cli.arguments import check_number, parse_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -125,9 +125,10 @@ def elect(
 def parse_brokers(text: str) -> list[int]:
     """``2,3,4``. Raises `OptionError`."""
     try:
-        return [int(part) for part in text.split(",")]
+        brokers = [int(part) for part in text.split(",")]
     except ValueError:
         raise OptionError(f"--to {text!r}: must be broker ids separated by commas, for example 2,3,4") from None
+    return [check_number(broker, option="--to") for broker in brokers]
 
 
 def watch_moves(invocation: Invocation, admin: Admin, partitions: Collection[TopicPartition]) -> None:

@@ -18,16 +18,19 @@ from pyspark_log.cli.output import Column, print_rows
 _SHELLS = ("bash", "zsh", "fish")
 
 # Bash ends a word at : and =, which stand within words here (flights:0, retention.ms=7d). So the line is taken apart at
-# blanks, and what stands before the last : or = is taken off the answers, as bash has it as a word already.
+# blanks, and what stands before the last : or = is taken off the answers, as bash has it as a word already. Answers are
+# read line by line, as bash would expand a group's id like * to the names of files.
 _BASH_SCRIPT = r"""
 _pylog_completion() {
-    local line="${COMP_LINE:0:COMP_POINT}" words count before=""
+    local line="${COMP_LINE:0:COMP_POINT}" words count answer before=""
     read -r -a words <<< "$line"
     count=$(( ${#words[@]} - 1 ))
     [[ "$line" == *[[:space:]] ]] && count=${#words[@]}
     [[ $count -lt ${#words[@]} && "${words[count]}" == *[:=]* ]] && before="${words[count]%"${words[count]##*[:=]}"}"
-    local IFS=$'\n'
-    COMPREPLY=( $( env COMP_WORDS="$line" COMP_CWORD="$count" _PYLOG_COMPLETE=complete_bash "$1" ) )
+    COMPREPLY=()
+    while IFS= read -r answer; do
+        [[ -n "$answer" ]] && COMPREPLY+=( "$answer" )
+    done < <( env COMP_WORDS="$line" COMP_CWORD="$count" _PYLOG_COMPLETE=complete_bash "$1" )
     [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *[:=] ]] && compopt -o nospace
     COMPREPLY=( "${COMPREPLY[@]#"$before"}" )
     return 0

@@ -11,7 +11,7 @@ import typer
 
 from broker_runtime.contract.errors import OptionError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from pyspark_log.cli import complete
-from pyspark_log.cli.arguments import parse_partition, parse_settings
+from pyspark_log.cli.arguments import check_number, is_number, parse_partition, parse_settings
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -90,6 +90,9 @@ def create(
 ) -> None:
     """Create a topic."""
     settings = parse_settings(config or [], option="-c", example="retention.ms=7d")
+    for option, number in (("-p", partitions), ("-r", replication_factor)):
+        if number is not None:
+            check_number(number, option=option)
 
     def asked_for(admin: Admin, *, exist_ok: bool) -> TopicDescription:
         return admin.create_topic(
@@ -249,6 +252,7 @@ def add_partitions(
 
     New records of a key may go to another partition than its older records.
     """
+    check_number(total, option="TOTAL")
     with invocation.admin() as admin:
         admin.create_partitions(name, total)
     invocation.say(f"Topic {name} now has {counted(total, 'partition')}.")
@@ -279,8 +283,8 @@ def trim(
     from broker_runtime.contract.model import LATEST
 
     at = parse_partition(partition)
-    if before != "latest" and not before.isdecimal():
-        raise usage_error(f"--before {before!r}: must be an offset or latest")
+    if before != "latest" and not is_number(before):
+        raise usage_error(f"--before {before!r}: must be an offset (up to 18 digits) or latest")
     with invocation.admin() as admin:
         admin.describe_topic(at.topic)
         where = "all records" if before == "latest" else f"the records before offset {before}"

@@ -10,7 +10,7 @@ import typer
 
 from broker_runtime.contract.errors import InvalidTxnStateError
 from pyspark_log.cli import complete
-from pyspark_log.cli.exit_status import say_error
+from pyspark_log.cli.exit_status import NOT_FOUND, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -77,9 +77,7 @@ def describe(invocation: Invocation, transactional_id: Annotated[str, _ID]) -> N
         listing = next((each for each in admin.list_transactions() if each.transactional_id == transactional_id), None)
         found, silent = admin.list_open_transactions(transactional_id)
     if listing is None and not found:
-        raise InvalidTxnStateError(
-            f"no transactional id {transactional_id!r}. List those that are known: pylog txn list"
-        )
+        raise _not_found(transactional_id)
     rows = [{**asdict(each), "open_s": each.open_ms // 1000} for each in found]
     if invocation.output in _TABLES:
         if listing is not None:
@@ -108,8 +106,20 @@ def abort(invocation: Invocation, transactional_id: Annotated[str, _ID]) -> None
             transactional_id,
             what="its id",
         )
-        admin.abort_transactions(transactional_id)
+        try:
+            admin.abort_transactions(transactional_id)
+        except InvalidTxnStateError:
+            raise _not_found(transactional_id) from None
     invocation.say(f"Aborted what was open of {transactional_id}.")
+
+
+def _not_found(transactional_id: str) -> typer.Exit:
+    """Says so, in the words of Kafka's error, which no request of this protocol has."""
+    say_error(
+        f"[TRANSACTIONAL_ID_NOT_FOUND] no transactional id {transactional_id!r}. "
+        "List those that are known: pylog txn list"
+    )
+    return typer.Exit(NOT_FOUND)
 
 
 def _row(listing: TransactionListing) -> dict[str, Any]:

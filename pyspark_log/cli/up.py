@@ -116,7 +116,6 @@ def up(
             invocation.say("Stopping.")
         except KeyboardInterrupt:
             invocation.say("\nStopping.")
-            raise
         finally:
             for broker in started:
                 broker.stop()

@@ -26,10 +26,10 @@ def start(
         int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = 2181,
 ) -> None:
-    """Run the ZooKeeper that comes with PySpark, in the foreground."""
+    """Run the ZooKeeper that comes with PySpark, in the foreground until Ctrl-C."""
     from broker_runtime.contract.errors import SetupError
     from broker_runtime.zookeeper.bundled import BundledZooKeeper
-    from pyspark_log.local.foreground import TerminatedError, terminable
+    from pyspark_log.local.foreground import terminable
 
     directory = data.expanduser() if data is not None else data_directory(None) / "zookeeper"
     server = BundledZooKeeper(directory, host=host, port=port)
@@ -40,7 +40,7 @@ def start(
             print_address(server.connect_string)
             while server.is_running:
                 time.sleep(0.5)
-        except TerminatedError:
+        except KeyboardInterrupt:  # or SIGTERM
             return
         finally:
             server.stop()

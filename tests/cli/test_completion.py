@@ -90,20 +90,37 @@ def test_bash_gets_the_rest_after_the_last_colon_or_equals_sign(
     run_pylog: Pylog, tmp_path: Path, line: str, replies: list[str]
 ) -> None:
     """Bash splits words at `:` and `=`, so it gets only the rest of the word."""
-    script = tmp_path / "completion.bash"
+    assert bash_replies(run_pylog, tmp_path, line) == replies
+
+
+def test_bash_expands_no_answer(run_pylog: Pylog, tmp_path: Path) -> None:
+    """A group may be named *, which is no pattern for files, nor is a blank the end of a name."""
+    answering = tmp_path / "answering"
+    answering.write_text("#!/bin/sh\nprintf '%s\\n' '*' 'a b' '[a-z]'\n")
+    answering.chmod(0o755)
+    assert bash_replies(run_pylog, tmp_path, "pylog group describe ", str(answering)) == ["*", "a b", "[a-z]"]
+    answering.write_text("#!/bin/sh\necho\n")
+    assert bash_replies(run_pylog, tmp_path, "pylog group describe ", str(answering)) == []
+
+
+def bash_replies(run_pylog: Pylog, directory: Path, line: str, command: str = "pylog") -> list[str]:
+    """What the completion script gives bash for the line's last word, in that directory. ``command`` is asked."""
+    script = directory / "completion.bash"
     script.write_text(run_pylog("completion", "bash").stdout)
     program = f"""
         source {script}
         COMP_LINE='{line}' COMP_POINT={len(line)}
         compopt() {{ :; }}
-        _pylog_completion pylog
-        printf '%s\\n' "${{COMPREPLY[@]}}"
+        _pylog_completion {command}
+        [[ ${{#COMPREPLY[@]}} -eq 0 ]] || printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = clean_environment(directory, PATH=path)
     done = subprocess.run(
-        ["bash", "-c", program], env=clean_environment(tmp_path, PATH=path), capture_output=True, text=True, timeout=60
+        ["bash", "-c", program], env=environment, cwd=directory, capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout.split(), done.stderr) == (replies, "")
+    assert done.stderr == ""
+    return done.stdout.splitlines()
 
 
 def test_tab_is_quick_and_quiet_without_a_broker(run_pylog: Pylog) -> None:

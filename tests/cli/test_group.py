@@ -181,7 +181,17 @@ def test_group_delete_asks_for_the_id(pylog: Pylog, topic: str, group: str) -> N
     pylog("group", "delete", group, stdin=f"{group}\n")
     assert group not in pylog("groups", "list", "-o", "name").stdout.splitlines()
     pylog("group", "delete", group, "-y", status=3)
-    pylog("group", "delete", group, "-y", "--if-exists")
+    said = pylog("group", "delete", group, "-y", "--if-exists").stderr
+    assert said == f"There is no group {group}. Nothing was deleted.\n"
+
+
+def test_id_with_blanks_at_its_ends_can_be_confirmed(pylog: Pylog, topic: str, group: str) -> None:
+    """The id is what was typed, to the last blank; blanks around another id do no harm."""
+    for group_id, answer in ((f" {group} ", f" {group} \n"), (group, f" {group}  \r\n")):
+        pylog("group", "reset", group_id, "-t", topic, "--to", "latest", "--execute")
+        refused = pylog("group", "delete", group_id, stdin=f"{group}-other\n", status=1)
+        assert "[NOT_CONFIRMED]" in refused.stderr
+        assert f"Deleted group {group_id}." in pylog("group", "delete", group_id, stdin=answer).stderr
 
 
 def test_group_list_shows_state_and_members(

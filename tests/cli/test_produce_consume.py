@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ from pyspark_log.testing import LocalCluster
 from tests.waiting import wait_until
 
 ALL = ("--from", "earliest", "--to", "end")
+FULL_DISK = "/dev/full"  # Linux has it
+UNWRITABLE = ["pipe without a reader", *([FULL_DISK] if Path(FULL_DISK).exists() else [])]
 
 
 def test_lines_survive_the_round_trip(pylog: Pylog, topic: str) -> None:
@@ -277,6 +281,25 @@ def test_group_continues_at_its_offset(pylog: Pylog, ten_records: str) -> None:
     assert (first.stdout.split(), second.stdout.split(), third.stdout) == (list("0123"), list("456789"), "")
 
 
+@pytest.mark.parametrize("place", ["-X", "file"])
+def test_group_may_be_given_as_a_setting(pylog: Pylog, ten_records: str, tmp_path: Path, place: str) -> None:
+    """`group.id` is what `-g` sets, wherever it is given; -g has precedence over the file."""
+    group = f"as-setting-{place}"
+    (tmp_path / "config.toml").write_text(f'"group.id" = "{group}"\n')
+    by_setting = ("-X", f"group.id={group}") if place == "-X" else ()
+    environment = {} if place == "-X" else {"PYLOG_CONFIG": str(tmp_path / "config.toml")}
+    first = pylog("consume", ten_records, *by_setting, "--from", "earliest", "-n", "4", environment=environment)
+    second = pylog("consume", ten_records, "-g", group, "--to", "end")
+    assert (first.stdout.split(), second.stdout.split()) == (list("0123"), list("456789"))
+    if place == "-X":
+        refused = pylog("consume", ten_records, "-g", "other", *by_setting, status=2)
+        assert f"-g other and -X group.id={group} name different groups" in refused.stderr
+    else:
+        other = pylog("consume", ten_records, "-g", "beside-file", *ALL, environment=environment)
+        assert other.stdout.split() == list("0123456789")
+        assert "beside-file" in pylog("group", "list", "-o", "name").stdout.split()
+
+
 def test_consumers_of_one_group_share_a_topic(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
@@ -321,6 +344,25 @@ def test_shown_records_are_acknowledged_while_idle(
         assert shell.stdout is not None
         assert sorted(shell.stdout.readline() for _ in range(2)) == [b"one\n", b"two\n"]
         wait_until_acknowledged(admin, "waiting", 2)
+
+
+def test_aborted_records_at_the_end_leave_no_lag(pylog: Pylog, topic: str, pylog_cluster: LocalCluster) -> None:
+    """W18: the group has read everything that there is for it."""
+    servers = pylog_cluster.bootstrap_servers
+    with Producer(servers, transactional_id=topic) as producer:
+        with producer.transaction():
+            producer.send(topic, b"committed", partition=0)
+        for partition in (0, 1):
+            producer.begin_transaction()
+            producer.send(topic, b"aborted", partition=partition).result(LIMIT_S)
+            producer.abort_transaction()
+    assert pylog("consume", topic, "-g", "aborted", "--from", "earliest", "--to", "end").stdout == "committed\n"
+    with Admin(servers) as admin:
+        found = admin.list_group_offsets("aborted")
+        assert {at.partition: (offset.committed == offset.end, offset.lag) for at, offset in found.items()} == {
+            0: (True, 0),
+            1: (True, 0),
+        }
 
 
 @contextmanager
@@ -392,6 +434,50 @@ def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
     assert "no.such" in pylog("produce", topic, "-X", "no.such=1", status=2).stderr
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_consume_ends_at_the_first_signal_while_nobody_reads(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
+) -> None:
+    """A write that blocks holds up neither Ctrl-C nor SIGTERM. What was not written is not acknowledged."""
+    servers = pylog_cluster.bootstrap_servers
+    pylog("produce", f"{topic}:0", stdin="begin\n" + ("y" * 1000 + "\n") * 2000)
+    group = f"unread-{number}"
+    with started(tmp_path, "consume", topic, "-g", group, "--from", "earliest", "-b", servers) as consumer:
+        assert consumer.stdout is not None
+        pipe = consumer.stdout.fileno()
+        wait_until(lambda: bytes_in(pipe) > 32_000, "the pipe is full, or about to be", LIMIT_S)
+        os.kill(consumer.pid, number)
+        assert consumer.wait(LIMIT_S) == status
+        written = consumer.stdout.read().count(b"\n")
+    with Admin(servers) as admin:
+        assert sum(offset.committed for offset in admin.list_group_offsets(group).values()) <= written < 2000
+
+
+def bytes_in(pipe: int) -> int:
+    """How many bytes a pipe holds that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_output_of_file_or_environment_gives_way_to_options(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, source: str
+) -> None:
+    """Only -o conflicts with --raw and -f. A table would be printed when an endless read ends, so that shows lines."""
+    pylog("produce", f"{topic}:0", stdin="one\ntwo\n")
+    environment = {"PYLOG_CONFIG": str(tmp_path / "config.toml")} if source == "file" else {"PYLOG_OUTPUT": "json"}
+    (tmp_path / "config.toml").write_text('output = "wide"\n')
+    assert pylog("consume", topic, *ALL, "--raw", environment=environment).stdout.startswith("pylog-raw-1\n")
+    assert pylog("consume", topic, *ALL, "-f", r"%v;\n", environment=environment).stdout == "one;\ntwo;\n"
+    assert pylog("consume", topic, *ALL, environment=environment).stdout != "one\ntwo\n"
+    arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
+    with started(tmp_path, *arguments, **environment) as consumer:
+        assert consumer.stdout is not None
+        assert [consumer.stdout.readline() for _ in range(2)] == [b"one\n", b"two\n"]
+    refused = pylog("consume", topic, *ALL, "--raw", "-o", "json", environment=environment, status=2)
+    assert "use only one of --raw, -f and -o" in refused.stderr
+    assert "add --to end or -n" in pylog("consume", topic, "-o", "json", environment=environment, status=2).stderr
+
+
 def test_consume_ends_quietly_when_its_pipe_is_closed(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
@@ -422,6 +508,59 @@ def test_consume_waits_for_records_until_interrupted(
         assert (consumer.returncode, said) == (status, b"")
 
 
+@pytest.mark.parametrize("where", UNWRITABLE)
+@pytest.mark.parametrize(("partition", "status"), [(0, 0), (7, 2)])
+def test_messages_that_cannot_be_written_do_not_decide_the_status(
+    topic: str, tmp_path: Path, pylog_cluster: LocalCluster, where: str, partition: int, status: int
+) -> None:
+    """What is in the log is a success, whoever reads that; a failure keeps its own status."""
+    if where == FULL_DISK:
+        stderr = os.open(FULL_DISK, os.O_WRONLY)
+    else:
+        unread, stderr = os.pipe()
+        os.close(unread)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "produce", f"{topic}:{partition}", "-b", pylog_cluster.bootstrap_servers],
+            input=b"one\n", stderr=stderr, env=clean_environment(tmp_path), timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(stderr)
+    assert done.returncode == status
+
+
+def test_timeout_of_an_idle_read_says_what_was_not_reached(pylog: Pylog, topic: str) -> None:
+    """The status is 0, so only the message distinguishes it from a read that is complete."""
+    pylog("produce", topic, stdin="one\n")
+    ended = pylog("consume", topic, "--from", "earliest", "-n", "2", "--timeout", "3")
+    assert (ended.stdout, ended.stderr) == ("one\n", "No record came for 3 s (--timeout), before -n was reached.\n")
+
+
+def test_interrupted_produce_says_what_is_in_the_log_also_when_quiet(
+    topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """Without that, nobody could continue where it ended; -q leaves out messages about success."""
+    servers = pylog_cluster.bootstrap_servers
+    command = [*COMMAND, "produce", f"{topic}:0", "-q", "-b", servers]
+    with (
+        Admin(servers) as admin,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(tmp_path)
+        ) as producer,
+    ):
+        try:
+            assert producer.stdin is not None
+            producer.stdin.write(b"one\n")
+            producer.stdin.flush()
+            wait_until(lambda: admin.describe_topic(topic).partitions[0].end == 1, "it is in the log", LIMIT_S)
+            producer.send_signal(signal.SIGINT)
+            _, said = producer.communicate(timeout=LIMIT_S)
+        finally:
+            producer.kill()
+    assert producer.returncode == 130
+    assert said == b"The first record of the input is in the log. To send the rest: --skip 1\n"
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_time_that_no_reader_accepts_is_refused_and_not_stored(
     pylog: Pylog, topic: str, tmp_path: Path, kind: str
@@ -439,6 +578,27 @@ def test_time_that_no_reader_accepts_is_refused_and_not_stored(
     assert "24:00:00" in refused.stderr
     assert "No record was written" in refused.stderr
     assert pylog("consume", name, *ALL, "-o", "jsonl").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ("delay\n1\n\n2\n", [1, None, 2]),
+        ("delay\r\n1\r\n\r\n", [1, None]),
+        ('\n\n"delay"\n\n2', [None, 2]),
+        ("delay\n", []),
+        ("\n\n", []),
+        ("delay,carrier\n1,a\n\n2,b\n", [1, 2]),
+    ],
+)
+def test_empty_line_of_csv_is_null_where_there_is_one_column(
+    pylog: Pylog, pylog_cluster: LocalCluster, typed_topic: str, content: str, values: list[int | None]
+) -> None:
+    """A value that is null is nothing at all there; with several columns there would be commas."""
+    said = pylog("produce", typed_topic, "--kind", "csv", stdin=content).stderr
+    assert f"Wrote {len(values)} record" in said
+    rows = read(typed_topic, bootstrap_servers=pylog_cluster.bootstrap_servers).read_all()
+    assert rows.column("delay").to_pylist() == values
 
 
 def test_csv_error_names_record_and_column(pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:

@@ -116,3 +116,18 @@ def test_topic_trim_deletes_records_before_an_offset(pylog: Pylog, topic: str) -
 def test_topic_alter_without_a_change_is_a_usage_error(pylog: Pylog, topic: str) -> None:
     """A call without any change is exit 2."""
     assert "nothing to change: use -c NAME=VALUE or -d NAME" in pylog("topic", "alter", topic, status=2).stderr
+
+
+def test_number_that_no_request_can_hold_is_a_usage_error(pylog: Pylog, topic: str) -> None:
+    """It is refused by value with what is allowed, and is no defect."""
+    for digits in ("9" * 11, "9" * 23):
+        for option, arguments in (
+            ("-p", ("topic", "create", "huge", "-p", digits)),
+            ("-r", ("topic", "create", "huge", "-r", digits)),
+            ("TOTAL", ("topic", "add-partitions", topic, digits)),
+            ("--to", ("partition", "move", f"{topic}:0", "--to", f"1,{digits}")),
+        ):
+            refused = pylog(*arguments, status=2)
+            assert refused.stderr == f"[INVALID_OPTION] {option} {digits}: must be a number up to 2147483647\n"
+    refused = pylog("topic", "trim", f"{topic}:0", "--before", "9" * 23, "-y", status=2)
+    assert f"'{'9' * 23}': must be an offset (up to 18 digits) or latest" in refused.stderr

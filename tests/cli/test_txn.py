@@ -74,7 +74,8 @@ def test_health_shows_a_transaction_that_holds_readers_back(
         producer.abort_transaction()
 
 
-def test_unknown_id_is_named(pylog: Pylog) -> None:
+def test_unknown_id_is_not_found(pylog: Pylog) -> None:
+    """The exit status is 3, and the error names the id."""
     for command in (("describe",), ("abort", "-y")):
-        done = pylog("txn", command[0], "no-such-id", *command[1:], status=1)
-        assert "no transactional id 'no-such-id'" in done.stderr
+        done = pylog("txn", command[0], "no-such-id", *command[1:], status=3)
+        assert done.stderr.startswith("[TRANSACTIONAL_ID_NOT_FOUND] no transactional id 'no-such-id'. ")

@@ -43,12 +43,10 @@ def foreground(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
         process.stdout.close()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_up_serves_stops_in_order_and_keeps_its_data(
-    run_pylog: Pylog, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
-    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there.
-    All of it is in that directory, whatever its name is."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_serves_stops_in_order_and_keeps_its_data(run_pylog: Pylog, tmp_path: Path, number: signal.Signals) -> None:
+    """`pylog up` runs a cluster until Ctrl-C or SIGTERM, and ends with 0; when it starts again on the same data,
+    everything is there, all of it in that directory, whatever its name is."""
     place = tmp_path / "place"
     data = place / "dätä, \U0001f40d#\\u"
     data.mkdir(parents=True)
@@ -59,7 +57,7 @@ def test_up_serves_stops_in_order_and_keeps_its_data(
         assert run_pylog("topic", "create", "kept", "-b", address).returncode == 0
         assert run_pylog("produce", "kept", "-b", address, stdin="a record\n").returncode == 0
         os.kill(process.pid, number)
-        assert process.wait(LIMIT_S) == status
+        assert process.wait(LIMIT_S) == 0
         wait_until_gone(below)
     said = (tmp_path / "said").read_text()
     assert f"Broker 1   {address}" in said
@@ -188,6 +186,34 @@ def test_servers_start_one_by_one(run_pylog: Pylog, tmp_path: Path) -> None:
         finally:
             broker.kill()
             broker.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_zookeeper_ends_in_order_when_asked_to(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C is how a person stops it; that is no failure."""
+    with foreground(tmp_path, "zookeeper", "start", "--data", str(tmp_path / "zk"), "--port", "0") as (process, _):
+        below = children_of(process.pid)
+        os.kill(process.pid, number)
+        assert process.wait(LIMIT_S) == 0
+        wait_until_gone(below)
+
+
+def test_up_ends_in_order_when_asked_to_during_its_start(tmp_path: Path) -> None:
+    """The status is that of a cluster that ran; nothing is left."""
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [*COMMAND, "up", "--data", str(tmp_path / "data"), "--port", "0"],
+            stdout=subprocess.DEVNULL, stderr=said, env=clean_environment(tmp_path), cwd=tmp_path,
+        )  # fmt: skip
+    try:
+        wait_for_text(tmp_path / "said", "ZooKeeper")
+        below = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0
+        wait_until_gone(below)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(

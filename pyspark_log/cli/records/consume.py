@@ -1,18 +1,20 @@
 r"""`pylog consume`: records on standard output, as text, JSON or a table.
 
-Without a group no offsets are stored. With one (-g), the call is a member of the group, which shares the partitions of
-the topics among its members. Partitions that are named (flights:0) are read without joining the group, which is allowed
-while it has no members. Reading starts at the group's committed offset. What was printed is committed after the output
-was flushed: every few seconds, when a partition is revoked, and at the end. Records that were not printed are never
-acknowledged.
+Without a group no offsets are stored. With one (-g, or the setting ``group.id``), the call is a member of the group,
+which shares the partitions of the topics among its members. Partitions that are named (flights:0) are read without
+joining the group, which is allowed while it has no members. Reading starts at the group's committed offset. What was
+printed is committed after the output was flushed: every few seconds, when a partition is revoked, and at the end.
+Records that were not printed are never acknowledged.
 """
 
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +23,7 @@ from broker_runtime.contract.errors import FencedError, OptionError
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
+from pyspark_log.cli.exit_status import give_up_stdout
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, json_text, plain, print_rows, write_bytes
@@ -45,6 +48,7 @@ _MAX_TABLE_ROWS = 10_000
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 5.0
 _COLUMN = "row."
+_AT_THE_END = {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
 _WITH_TOPIC = r"%t\t%v\n"
 
 
@@ -101,15 +105,11 @@ def consume(
     ] = False,
 ) -> None:
     """Read records until Ctrl-C, --to or -n."""
-    if raw and (form is not None or invocation.output is not None):
-        raise OptionError("use only one of --raw, -f and -o: each of them sets the output format")
     if from_beginning and start is not None:
         raise OptionError("use only one of --from-beginning and --from")
-    if form is not None and invocation.output is not None:
-        raise OptionError("use only one of -f and -o: both set the output format")
-    in_table = invocation.output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
-    if in_table and to is None and limit is None:
-        raise OptionError(f"-o {invocation.output} prints all records at the end: add --to end or -n")
+    group = invocation.group(group)
+    is_endless = to is None and limit is None
+    invocation = replace(invocation, output=_output(invocation, form, is_raw=raw, is_endless=is_endless))
     shown_as = None if form is None else RecordFormat(form)
     now_ms = time.time_ns() // 1_000_000
     start = "earliest" if from_beginning else start
@@ -136,39 +136,66 @@ def consume(
     # A group's first positions are committed at once. They must be where this call begins, in case it is killed.
     reset = "earliest" if start_place == AtOffset(EARLIEST) else "latest"
     settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": reset}
-    if group is not None:
-        settings["group.id"] = group
     if columns is not None:
         settings["columns"] = columns
-    with terminable(), invocation.consumer(**settings) as consumer:
+    with terminable(), invocation.consumer(group=group, **settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
-            consumer.subscribe(list(dict.fromkeys(topics)), on_revoke=shown.give_up, on_lost=shown.forget)
+            consumer.subscribe(
+                list(dict.fromkeys(topics)), on_assign=shown.begin, on_revoke=shown.give_up, on_lost=shown.forget
+            )
         else:
             consumer.assign(partitions)
         for at, offset in (starts or {}).items():
             if at in consumer.assignment():
                 consumer.seek(at, offset)
+        shown.begin(consumer.assignment())
+        writing = _Writing()
         with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
             try:
-                for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
-                    if batch is not None:
+                for batch in _bounded(invocation, consumer, ends, limit):
+                    if batch is None:
+                        shown.add_positions(ends)
+                    elif show.is_held_back:
                         show.batch(batch)
+                        shown.add(batch)
+                    else:
+                        with writing:
+                            end_if_asked()
+                            show.batch(batch)
                         shown.add(batch)
                         progress.advance(len(batch))
                     shown.maybe_commit()
                     end_if_asked()
-                show.finish()
-                sys.stdout.flush()
+                with writing:
+                    show.finish()
+                    sys.stdout.flush()
                 show.remark(invocation)
                 if hides_topic:
                     invocation.say(f"The lines do not show their topic. Use -f '{_WITH_TOPIC}' or -o jsonl.")
             except KeyboardInterrupt:
-                show.finish()
-                sys.stdout.flush()
+                with writing:
+                    show.finish()
+                    sys.stdout.flush()
                 shown.commit()
                 raise
             shown.commit()
+
+
+def _output(invocation: Invocation, form: str | None, *, is_raw: bool, is_endless: bool) -> OutputFormat | None:
+    """The output format, None: --raw or -f, or lines.
+
+    Raises `OptionError` where -o is given with --raw or -f, or with a format that prints all records at the end for an
+    endless read. A format of the environment or the file gives way there.
+    """
+    if is_raw and (form is not None or invocation.output_is_option):
+        raise OptionError("use only one of --raw, -f and -o: each of them sets the output format")
+    if form is not None and invocation.output_is_option:
+        raise OptionError("use only one of -f and -o: both set the output format")
+    cannot_begin = is_endless and invocation.output in _AT_THE_END
+    if cannot_begin and invocation.output_is_option:
+        raise OptionError(f"-o {invocation.output} prints all records at the end: add --to end or -n")
+    return None if is_raw or form is not None or cannot_begin else invocation.output
 
 
 def _progress(
@@ -185,6 +212,28 @@ def _progress(
     return Progress(invocation, "Reading", total=total, unit="records", is_wanted=is_file(sys.stdout))
 
 
+class _Writing:
+    """For the time of a write, gives SIGINT and SIGTERM the handlers that they had when this was made.
+
+    A write blocks for as long as nobody reads, so a signal must not wait for its end. What is not written by then is
+    dropped, because the flush at the end of the process would block as well.
+    """
+
+    def __init__(self) -> None:
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers = {number: handler for number, handler in found.items() if handler is not None}
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, handler) for number, handler in self._handlers.items()}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt):
+            give_up_stdout()
+
+
 class _Shown:
     """What was printed and is not committed yet. ``is_held_back``: batches are printed only at the end."""
 
@@ -193,10 +242,24 @@ class _Shown:
         self._has_group = has_group
         self._is_held_back = is_held_back
         self._to: dict[TopicPartition, int] = {}
+        self._from: dict[TopicPartition, int] = {}  # where reading began, or what was committed since
         self._commit_due = Deadline(_COMMIT_INTERVAL_S)
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are read from now on, from their positions."""
+        self._from.update({at: self._consumer.position(at) for at in partitions})
 
     def add(self, batch: ConsumedBatch) -> None:
         self._to[batch.topic_partition] = batch.next_offset
+
+    def add_positions(self, ends: Mapping[TopicPartition, int] | None) -> None:
+        """Everything that was polled is printed, up to ``ends`` (exclusive). Positions have passed what is no record
+        for readers, such as records of aborted transactions, which would count as lag otherwise."""
+        for at in self._consumer.assignment() if self._has_group else ():
+            position = self._consumer.position(at)
+            position = position if ends is None else min(position, ends.get(at, 0))
+            if position > self._to.get(at, self._from.get(at, position)):
+                self._to[at] = position
 
     def maybe_commit(self) -> None:
         """Commits every few seconds; also while no records arrive, so that the group has no lag then."""
@@ -206,6 +269,7 @@ class _Shown:
     def commit(self) -> None:
         if self._has_group and self._to:
             self._consumer.commit(dict(self._to))
+        self._from.update(self._to)
         self._to.clear()
         self._commit_due = Deadline(_COMMIT_INTERVAL_S)
 
@@ -222,24 +286,22 @@ class _Shown:
         """The partitions belong to another member already."""
         for at in partitions:
             self._to.pop(at, None)
-
-
-def _idle_limit_s(invocation: Invocation) -> float | None:
-    """How long to wait for the next record: --timeout, if given."""
-    return invocation.timeout_s if invocation.timeout_is_given else None
+            self._from.pop(at, None)
 
 
 def _bounded(
+    invocation: Invocation,
     consumer: Consumer,
     ends: Mapping[TopicPartition, int] | None,
     limit: int | None,
-    *,
-    idle_limit_s: float | None,
 ) -> Iterator[ConsumedBatch | None]:
     """Batches up to ``ends`` (exclusive) or ``limit`` records, whichever comes first; endless without either.
 
-    Yields None when no records arrived for a moment.
+    Also ends when no record has come for the time of the option --timeout, and says so if there was a bound. Yields
+    None when there is no more of what was polled up to ``ends``: when no records arrived for a moment, and at the end,
+    unless ``limit`` left some.
     """
+    idle_limit_s = invocation.timeout_s if invocation.timeout_is_option else None
     left = sys.maxsize if limit is None else limit
     idle = Deadline(idle_limit_s)
     while left > 0:
@@ -247,23 +309,29 @@ def _bounded(
             held = consumer.assignment()
             reached = [at for at in held if consumer.position(at) >= ends.get(at, 0)]
             if len(reached) == len(held):
+                yield None
                 return
             consumer.pause(*reached)
         batches = consumer.poll_batches(timeout=_POLL_S)
-        if not batches and idle.expired:
-            return
         if not batches:
             yield None
-        for batch in batches:
+            if idle.expired:
+                bounds = " or ".join(name for name, bound in (("-n", limit), ("--to", ends)) if bound is not None)
+                if bounds:
+                    invocation.say(f"No record came for {idle_limit_s:g} s (--timeout), before {bounds} was reached.")
+                return
+        for number, batch in enumerate(batches, 1):
             idle = Deadline(idle_limit_s)
             rows = len(batch)
             if ends is not None:
                 rows = min(rows, max(0, ends.get(batch.topic_partition, 0) - batch.base_offset))
-            rows = min(rows, left)
-            left -= rows
-            if rows:
-                yield batch if rows == len(batch) else batch.slice(0, rows)
+            taken = min(rows, left)
+            left -= taken
+            if taken:
+                yield batch if taken == len(batch) else batch.slice(0, taken)
             if left <= 0:
+                if taken == rows and number == len(batches):
+                    yield None
                 return
 
 
@@ -392,7 +460,7 @@ def _cell(value: Any) -> Any:
 
 
 def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyColumns) -> _Lines | _Table:
-    if output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}:
+    if output in _AT_THE_END:
         assert output is not None
         return _Table(output, keys)
     if output is OutputFormat.NAME:

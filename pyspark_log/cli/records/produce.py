@@ -27,6 +27,7 @@ from broker_runtime.contract.errors import (
 )
 from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_topic_and_partition
+from pyspark_log.cli.exit_status import say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import counted
@@ -132,10 +133,10 @@ def produce(
         except PylogError as error:
             raise type(error)(f"{_sentence(error.message)} {sending.report(producer)}") from None
         except (KeyboardInterrupt, TerminatedError):
-            invocation.say(sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S))
+            say_error(sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S))  # also with -q
             raise
         except OSError:
-            invocation.say(sending.report(producer))
+            say_error(sending.report(producer))
             raise
     invocation.say(f"Wrote {counted(sending.sent, 'record')} to topic {name}.")
     if skipped.ranges and skipped.ranges[-1][1] > sending.seen:

@@ -235,8 +235,9 @@ def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 
 def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV file with column names in its first line. Only ``null`` without quotes means null. Values of
-    types that CSV cannot express (nested types, durations) are JSON. Raises `SchemaMismatchError`."""
+    """The rows of a CSV file with column names in its first line. Only ``null`` without quotes means null. An empty
+    line is a row if there is one column, else it is skipped. Values of types that CSV cannot express (nested types,
+    durations) are JSON. Raises `SchemaMismatchError`."""
     import pyarrow.csv as csv
 
     # CSV has no types: each column is read as the type that the topic's column has.
@@ -249,9 +250,9 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
         quoted_strings_can_be_null=False,
     )
     block_bytes = min(max(1 << 20, JSON_GROWTH * record_limit_bytes(topic)), _MOST_BLOCK_BYTES)
-    parse = csv.ParseOptions(newlines_in_values=True)
     text = CsvSource(source, name)
     with _arrow_errors(name), _csv_errors(text, name), _row_length_errors(text, name, block_bytes):
+        parse = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(text.column_names) != 1)
         try:
             # One thread: only then does Arrow say which row is wrong.
             read = csv.ReadOptions(block_size=block_bytes, use_threads=False)

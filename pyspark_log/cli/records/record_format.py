@@ -4,7 +4,8 @@ r"""``'%k\t%v\n'``: formats that turn records into text, and lines into records.
     %h headers (name=value,…)   %{column} a column of a typed topic   %% a percent sign
     \n \t \r \0 \\ as in C
 
-A missing key or value becomes empty text; bytes are written unchanged. The value of a typed record is its row as JSON.
+A missing key or value becomes empty text; bytes are written unchanged, those of the format included (as Python has
+them in an argument: what is not UTF-8 as lone surrogates). The value of a typed record is its row as JSON.
 For reading, %k, %v, %p and %T are allowed, each at most once, with text between any two. Pure.
 """
 
@@ -51,7 +52,7 @@ class RecordFormat:
     def show(self, record: Shown) -> bytes:
         """The record as UTF-8; bytes of keys and values that are not UTF-8 are kept."""
         return b"".join(
-            part.encode(errors="backslashreplace") if isinstance(part, str) else _field(part[0], record)
+            part.encode(errors="surrogateescape") if isinstance(part, str) else _field(part[0], record)
             for part in self._parts
         )
 
@@ -83,7 +84,7 @@ class LineParser:
             pattern += rf"(?P<{name}>-?\d{{1,18}})" if name in "pT" else f"(?P<{name}>.*?)"
         if not seen & {"k", "v"}:
             raise OptionError(f"-f {text!r}: needs %k or %v")
-        self._pattern = re.compile(pattern.encode() + rb"\Z", re.DOTALL)
+        self._pattern = re.compile(pattern.encode(errors="surrogateescape") + rb"\Z", re.DOTALL)
         self._text = text
 
     def parse(self, line: bytes) -> Mapping[str, bytes]:

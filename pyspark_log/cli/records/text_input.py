@@ -113,20 +113,32 @@ class CsvSource:
         self._source = source
         self._name = name
         self._beginning: bytes | None = None
+        self._read_ahead = b""
 
     @property
     def column_names(self) -> list[str]:
-        """The names in the first line, as far as it was read. For messages."""
+        """The names in the first line that is not empty. Reads the beginning of the file if nothing was read yet."""
+        if self._beginning is None:
+            self._read_ahead = self.read(_PART_BYTES)
         text = (self._beginning or b"").decode(errors="replace")
         return next(csv.reader(io.StringIO(text, newline="")), [])
 
     def read(self, size: int = -1) -> bytes:
-        """Like that of a file; empty at the end."""
+        """Like that of a file, without empty lines at the beginning; empty at the end."""
+        if self._read_ahead:
+            piece, self._read_ahead = self._read_ahead, b""
+            return piece
         piece = self._source.read(size)
-        if self._beginning is None:
+        is_first = self._beginning is None
+        if is_first:
             piece = without_mark(piece)
-            self._beginning = piece[:_PART_BYTES]
         self.quotes.add(piece)
+        while is_first and piece and not piece.strip(b"\r\n"):
+            piece = self._source.read(size)
+            self.quotes.add(piece)
+        if is_first:
+            piece = piece.lstrip(b"\r\n")
+            self._beginning = piece[:_PART_BYTES]
         if not piece and self.quotes.line is not None:
             raise SchemaMismatchError(f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed")
         return piece

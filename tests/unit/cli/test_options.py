@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
+import pyspark_log
 from broker_runtime.contract import errors
 from pyspark_log.cli.exit_status import status_of, translated_errors
 from pyspark_log.cli.invocation import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, Invocation
@@ -44,6 +47,54 @@ def test_flag_wins_over_environment_over_file_over_default(monkeypatch: pytest.M
     given = GivenOptions(bootstrap_server="flag:1", output=OutputFormat.NAME, timeout="5")
     from_flag = Invocation.resolve(given)
     assert (from_flag.bootstrap_servers, from_flag.output, from_flag.timeout_s) == ("flag:1", OutputFormat.NAME, 5.0)
+
+
+def test_option_is_distinguished_from_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Some commands take less from a place that is meant for all commands."""
+    write_config(tmp_path, 'output = "yaml"\ntimeout = "3s"\n')
+    from_file = Invocation.resolve(GivenOptions())
+    assert (from_file.output_is_option, from_file.timeout_is_option, from_file.timeout_is_given) == (False, False, True)
+    monkeypatch.setenv("PYLOG_OUTPUT", "json")
+    monkeypatch.setenv("PYLOG_TIMEOUT", "4")
+    from_environment = Invocation.resolve(GivenOptions())
+    assert (from_environment.output_is_option, from_environment.timeout_is_option) == (False, False)
+    from_option = Invocation.resolve(GivenOptions(output=OutputFormat.NAME, timeout="5"))
+    assert (from_option.output_is_option, from_option.timeout_is_option) == (True, True)
+
+
+class RecordedProducer:
+    """Keeps the configuration that it was made with."""
+
+    config: Mapping[str, Any]
+
+    def __init__(self, bootstrap_servers: str, *, config: Mapping[str, Any]) -> None:
+        type(self).config = config
+
+    def __enter__(self) -> RecordedProducer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "file", "expected"),
+    [
+        (GivenOptions(), 'timeout = "3s"', None),
+        (GivenOptions(), 'timeout = "3s"\n"delivery.timeout.ms" = "1m"', "1m"),
+        (GivenOptions(timeout="5"), "", 5000),
+        (GivenOptions(timeout="5"), '"delivery.timeout.ms" = "1m"', 5000),
+        (GivenOptions(timeout="5", setting=("delivery.timeout.ms=9s",)), "", "9s"),
+    ],
+)
+def test_only_the_option_timeout_bounds_delivery(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: GivenOptions, file: str, expected: object
+) -> None:
+    """A timeout for all commands is meant for their requests; records may be sent again for longer."""
+    write_config(tmp_path, file)
+    monkeypatch.setattr(pyspark_log, "Producer", RecordedProducer)
+    with Invocation.resolve(given).producer():
+        assert RecordedProducer.config.get("delivery.timeout.ms") == expected
 
 
 def test_client_settings_of_the_file_reach_the_clients_that_know_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ r"""Formats such as '%k\t%v\n': showing records, reading lines."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,13 @@ def test_format_shows_nothing_for_null_and_bytes_as_they_are() -> None:
     assert RecordFormat("%k|%v").show(shown(key=None, value=b"\xff\x00")) == b"|\xff\x00"
     record = shown(value=None, row={"b": {"base64": "/w=="}, "s": {"base64": ""}}, binary={"b": b"\xff"})
     assert RecordFormat("%{b}|%{s}").show(record) == b'\xff|{"base64":""}'
+
+
+def test_format_may_have_bytes_that_are_no_text() -> None:
+    """They separate fields as text does. Python gives such an argument lone surrogates."""
+    form = os.fsdecode(rb"%k" + b"\xff" + rb"%v\n")
+    assert RecordFormat(form).show(shown()) == b"k\xffv\n"
+    assert LineParser(form).parse(b"k\xffv") == {"k": b"k", "v": b"v"}
 
 
 def test_format_shows_times_of_any_year() -> None:
