@@ -31,6 +31,7 @@ DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
 _GROUP = "group.id"
+_AUTO_COMMIT = "enable.auto.commit"
 _REQUEST_TIMEOUT = "request.timeout.ms"
 _DELIVERY_TIMEOUT = "delivery.timeout.ms"
 
@@ -138,11 +139,14 @@ class Invocation:
 
     @contextmanager
     def consumer(self, *, group: str | None, **settings: Any) -> Iterator[Consumer]:
-        """An open `Consumer` without topics, of the ``group`` (see `group`). ``settings`` are the command's own; -X
-        wins over them."""
+        """An open `Consumer` without topics, of the ``group`` (see `group`), which commits nothing by itself.
+        ``settings`` are the command's own; -X wins over them. Raises `OptionError` for -X enable.auto.commit."""
         from pyspark_log import Consumer
 
-        config = {**settings, **self.settings("consumer"), **({} if group is None else {_GROUP: group})}
+        if _AUTO_COMMIT in self.flag_settings:
+            raise OptionError(f"-X {_AUTO_COMMIT}: has no meaning here, since only what was printed is committed")
+        own = {_AUTO_COMMIT: False, **({} if group is None else {_GROUP: group})}
+        config = {**settings, **self.settings("consumer"), **own}
         with Consumer(bootstrap_servers=self.bootstrap_servers, config=config) as consumer:
             yield consumer
 

@@ -135,7 +135,7 @@ def consume(
             ends = {at: max(ends[at], starts[at]) for at in partitions}
     # A group's first positions are committed at once. They must be where this call begins, in case it is killed.
     reset = "earliest" if start_place == AtOffset(EARLIEST) else "latest"
-    settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": reset}
+    settings: dict[str, Any] = {"auto.offset.reset": reset}
     if columns is not None:
         settings["columns"] = columns
     with terminable(), invocation.consumer(group=group, **settings) as consumer:

@@ -257,3 +257,30 @@ def test_defect_shows_its_traceback_on_request(capsys: pytest.CaptureFixture[str
         with pytest.raises(typer.Exit), translated_errors(verbose=verbose):
             _ = 1 / 0
         assert ("Traceback" in capsys.readouterr().err) == has_traceback
+
+
+def test_command_commits_only_what_it_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A client that commits by itself would acknowledge records that nobody has seen."""
+    made: list[Mapping[str, Any]] = []
+
+    class Stub:
+        def __init__(self, **given: Any) -> None:
+            made.append(given["config"])
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    monkeypatch.setattr(pyspark_log, "Consumer", Stub)
+    write_config(tmp_path, "enable.auto.commit = true\n")
+    with Invocation.resolve(GivenOptions()).consumer(group="g"):
+        pass
+    assert (made[0]["enable.auto.commit"], made[0]["group.id"]) == (False, "g")
+    given = Invocation.resolve(GivenOptions(setting=("enable.auto.commit=true",)))
+    with (
+        pytest.raises(errors.OptionError, match="-X enable.auto.commit: has no meaning here"),
+        given.consumer(group="g"),
+    ):
+        pass
