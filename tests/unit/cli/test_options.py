@@ -280,7 +280,7 @@ def test_command_commits_only_what_it_printed(monkeypatch: pytest.MonkeyPatch, t
     assert (made[0]["enable.auto.commit"], made[0]["group.id"]) == (False, "g")
     given = Invocation.resolve(GivenOptions(setting=("enable.auto.commit=true",)))
     with (
-        pytest.raises(errors.OptionError, match="-X enable.auto.commit: has no meaning here"),
+        pytest.raises(errors.OptionError, match=r"-X enable\.auto\.commit: has no meaning here"),
         given.consumer(group="g"),
     ):
         pass
