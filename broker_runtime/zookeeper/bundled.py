@@ -221,7 +221,7 @@ class BundledZooKeeper:
 
     def _command(self, java: Path, jars: Sequence[Path]) -> list[str | Path]:
         return [
-            java,
+            java.absolute(),
             "-Xmx512m",
             "-XX:+UseSerialGC",
             # A server of a small cluster waits for its disk; optimised code would first pay in servers of thousands.
@@ -230,7 +230,7 @@ class BundledZooKeeper:
             "-Djava.awt.headless=true",
             "-Dlog4j2.configurationFile=log4j2.properties",
             "-cp",
-            os.pathsep.join(str(jar) for jar in jars),
+            os.pathsep.join(str(jar.absolute()) for jar in jars),
             _MAIN_CLASS,
             "zoo.cfg",
         ]
