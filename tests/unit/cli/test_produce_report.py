@@ -2,11 +2,15 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker_runtime.contract.errors import DeliveryTimeoutError, NotEnoughReplicasError, PylogError, RecordTooLargeError
-from pyspark_log.cli.records.produce import _Sending
+from pyspark_log.cli.records.produce import _Sender, _Sending
+from pyspark_log.cli.records.produce_inputs import InputRecord, Unit
 from pyspark_log.cli.records.skip import parse_skip
 from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 from pyspark_log.local.foreground import Ending, ending_between
@@ -102,3 +106,28 @@ def test_batch_before_which_a_signal_came_is_not_sent() -> None:
         with pytest.raises(KeyboardInterrupt):
             sending.add_batch([3, 4], [])
         assert "--skip 2" in sending.report(NoProducer())  # type: ignore[arg-type]
+
+
+def test_signal_interrupts_reading_at_once_and_sending_never() -> None:
+    """What is read is not sent yet; what is being sent has to be counted first."""
+    seen: list[tuple[str, bool]] = []
+
+    class Reading:
+        def __iter__(self) -> Iterator[Unit]:
+            for number in (1, 2):
+                seen.append(("read", ending.at_once))
+                yield Unit(f"line {number}", b"x")
+
+    class Sending:
+        def send(self, *given: object, **more: object) -> RecordFuture:
+            seen.append(("send", ending.at_once))
+            return RecordFuture((outcome(None), 0))
+
+    topic: Any = SimpleNamespace(name="t")
+    producer: Any = Sending()
+    with ending_between() as ending:
+        sending = _Sending(parse_skip("0"), ending, acks="all")
+        sender = _Sender(producer, topic, None, sending, lambda records: None, ending, keeps_partition=False)
+        sender.send_records(iter(Reading()), lambda content: InputRecord(content))
+        assert not ending.at_once
+    assert seen == [("read", True), ("send", False)] * 2

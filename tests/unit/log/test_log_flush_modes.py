@@ -320,3 +320,13 @@ def test_frames_that_a_log_followed_with_before_it_led_show_nothing():
         followers.lose_power(random.Random(seed))
         with open_directory(followers) as following:
             assert 3 <= open_log(following, OS).log_end_offset <= 12
+
+
+def test_mark_is_written_when_its_content_changes_and_not_with_each_append():
+    """Each time costs fsyncs."""
+    files = FaultyFiles()
+    follow_and_lead(files, follows_again=True)
+    written = [
+        path for operation, path in files.calls if operation == "rename" and path.name.startswith(UNFLUSHED_NAME)
+    ]
+    assert len(written) == 4

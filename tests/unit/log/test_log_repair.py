@@ -225,11 +225,12 @@ def test_frame_that_begins_below_the_log_start_is_given_up_where_it_is_damaged()
         assert (log.log_start_offset, log.log_end_offset, log.segment_base_offsets) == (20, 40, (20,))
 
 
-def test_further_damage_behind_deleted_records_ends_the_log_there():
+@pytest.mark.parametrize("further", [FRAMES - 2, FRAMES - 1])
+def test_further_damage_behind_deleted_records_ends_the_log_there(further):
     """What lies between two damages is not looked for."""
     disk = Disk(start=5)
     disk.flip(2, within=0)
-    disk.flip(FRAMES - 2)
+    disk.flip(further)
     plan = disk.repair()
     assert (plan.start, plan.end) == (5, 5)
     assert open_log(open_directory(disk.files)).log_end_offset == 5
