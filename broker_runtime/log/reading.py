@@ -8,7 +8,7 @@ page cache.
 
 A projected read leaves out the columns that nobody asked for: it reads header and directory first, then only the chunks
 needed, and chunks close to each other in one read. A frame small enough to come with the read of its header costs no
-read of its own.
+read of its own; a very small one, or one without columns, is returned whole.
 
 A look-up by time begins where the time index says, finds the frame by its header, and decodes only its timestamps.
 """
@@ -41,6 +41,7 @@ from broker_runtime.log.segment import Segment
 _LARGE_FRAME_BYTES = 64 << 10
 _HEAD_WINDOW_BYTES = 8 << 10  # header and directory of a frame with some dozen columns
 _GAP_BYTES = 16 << 10  # cheaper to read than another call
+_SMALL_FRAME_BYTES = 1 << 10  # cheaper to send whole than to plan what to leave out
 
 
 class SegmentView:
@@ -139,7 +140,8 @@ class LogSlice:
     def load_projected(self, column_ids: Iterable[int]) -> pa.Buffer:
         """The frames pruned to the chunks of ``column_ids``, in memory of their own. Other chunks are not read.
 
-        A frame whose columns share one chunk is returned whole; before a damaged frame all may be. Blocks on the disk.
+        A very small frame, and one whose columns share one chunk, is returned whole; before a damaged frame all may
+        be. Blocks on the disk.
         Raises as `load`.
         """
         assert not self._is_closed, "a closed slice may read another file's bytes"
@@ -262,7 +264,7 @@ class ProjectedRead:
             self._need(position, HEADER_BYTES, window_bytes)
             at = position - self._window_position
             header = header_at(self._window, at, self._held.path, position, end_position, offset)
-            if header.is_control:  # it has no columns, and is small
+            if header.is_control or header.frame_bytes <= _SMALL_FRAME_BYTES:
                 self._need(position, header.frame_bytes, window_bytes)
                 frame = self._window[position - self._window_position :][: header.frame_bytes]
                 if len(frame) < header.frame_bytes:

@@ -223,7 +223,7 @@ def test_read_out_of_range_names_the_logs_range(log):
 
 
 def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
-    """A pruned answer omits chunks and copies the rest byte for byte."""
+    """A pruned answer omits chunks and copies the rest byte for byte; frames up to a kilobyte are copied whole."""
     with open_directory() as directory:
         log = open_log(directory, topic_settings())
         schema = TopicSchema.untyped()
@@ -236,7 +236,9 @@ def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
         for columns in ([0], [1], [0, 1], [0xFFFE], []):
             with log.read(0, max_bytes=1 << 24, upto=12) as piece:
                 answer = piece.load_projected(columns)
-            expected = b"".join(pruned_answer(data, columns) for _, data in stored)
+            expected = b"".join(
+                bytes(data) if len(data) <= 1024 else pruned_answer(data, columns) for _, data in stored
+            )
             assert bytes(answer) == expected
             for header, part in iter_frames(answer):
                 decoded = decode_frame(part, SchemaHistory(), columns=columns, topic_id=TOPIC_ID.bytes, partition=0)

@@ -19,6 +19,7 @@ from tests.unit.log.log_samples import ROOT, TOPIC_ID
 NAMES = ["a", "b", "c", "d"]
 SCHEMA = TopicSchema(schema_id=0, arrow=pa.schema([(name, pa.binary()) for name in NAMES]))
 PATH = ROOT / "0.log"
+SMALL_FRAME_BYTES = 1 << 10
 
 
 class CountingFiles(FaultyFiles):
@@ -70,14 +71,29 @@ def read(
 
 
 def pruned(content: bytes, *columns: int) -> bytes:
-    return b"".join(pruned_answer(data, columns) for _, data in iter_frames(memoryview(content)))
+    return b"".join(
+        bytes(data) if len(data) <= SMALL_FRAME_BYTES else pruned_answer(data, columns)
+        for _, data in iter_frames(memoryview(content))
+    )
+
+
+def test_very_small_frames_are_returned_whole() -> None:
+    """Up to a kilobyte; leaving something out would take longer than to send it."""
+    small = frame(0, 9, 9, 9, 9)
+    assert len(small) == SMALL_FRAME_BYTES
+    larger = frame(1, 50, 50, 50, 50)
+    assert len(larger) == SMALL_FRAME_BYTES + 256
+    answer, reads = read(small + larger, 1)
+    assert answer == small + pruned_answer(larger, [1])
+    assert reads == [(0, len(small + larger))]
 
 
 def test_small_frames_are_read_with_the_first_header() -> None:
     """Many small frames cost one call."""
-    content = b"".join(frame(number, 50, 60, 70, 80) for number in range(20))
+    content = b"".join(frame(number, 50, 60, 70, 800) for number in range(20))
     answer, reads = read(content, 1, 3)
     assert answer == pruned(content, 1, 3)
+    assert len(answer) < len(content)
     assert reads == [(0, len(content))]
 
 
