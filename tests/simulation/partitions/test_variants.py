@@ -15,7 +15,7 @@ TRIED_FIRST = {
     "compares_offsets_and_no_epochs": [213],
     "counts_its_own_log_end": [4],
     "counts_the_in_sync_set_as_written": [66, 142],
-    "elects_anybody_after_a_power_loss": [19, 49],
+    "elects_anybody_after_a_power_loss": [109, 139],
     "follows_from_its_logs_end": [13],
     "in_sync_without_broker_epoch": [24],
     "keeps_epochs_at_truncation": [50, 52],
