@@ -40,7 +40,7 @@ from broker_runtime.groups.shares import TopicShape
 from broker_runtime.zookeeper.cluster_state import ClusterState
 from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, change
 from broker_runtime.zookeeper.session import Create, Operation, Set, ZooKeeperClient
-from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
+from broker_runtime.zookeeper.znodes import group_members_path, to_compact_json
 
 _logger = logging.getLogger(__name__)
 
@@ -300,7 +300,7 @@ class GroupCoordinator:
         record = plan.record
         if not record.members:
             record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
-        path, data = group_members_path(hosted.group_id), members_to_bytes(record)
+        path, data = group_members_path(hosted.group_id), to_compact_json(record)
         is_first = True
 
         def plan_write() -> Planned[int | None]:

@@ -28,12 +28,12 @@ from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import NoNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
+    GroupMembers,
     GroupOffsets,
     from_json,
     group_members_path,
     group_offsets_parent,
     group_offsets_path,
-    members_from_bytes,
 )
 
 _logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class HostedGroups:
             group = Group(group_id, self._limits)
             group.epoch = self._last_epoch(group_id)
         else:
-            record = members_from_bytes(node.data, path)
+            record = from_json(node.data, GroupMembers, path)
             group = Group.restore(group_id, self._limits, record, self._steady_ms(), GRACE_MS)
             event(_logger, "restore group", group=group_id, epoch=record.epoch, members=len(record.members))
         hosted = HostedGroup(claim, group, None if node is None else node.version, sent_ms)

@@ -45,7 +45,7 @@ from broker_runtime.zookeeper.znodes import (
     from_json,
     group_offsets_parent,
     group_offsets_path,
-    to_json,
+    to_compact_json,
     topic_path,
 )
 
@@ -156,7 +156,7 @@ class OffsetStore:
             merged = merge(present, [commit], refresh_ms=self._refresh_ms)
             operations.append(Check(topic_path(topic), self._version_of(topic, topic_id)))
             if merged != present:
-                operations.append(_operation(path, node, to_json(merged)))
+                operations.append(_operation(path, node, to_compact_json(merged)))
             _check_size((group_id, topic), [guard.check, *operations])
         return operations
 
@@ -239,7 +239,7 @@ class OffsetStore:
                 self._client.ensure_path(parent)
             elif above is None:
                 operations.append(Create(parent))
-            operations.append(_operation(path, node, to_json(merged)))
+            operations.append(_operation(path, node, to_compact_json(merged)))
             _check_size(key, operations if guard is None else [guard.check, *operations])
             return Planned(True, operations)
 

@@ -42,7 +42,6 @@ from broker_runtime.zookeeper.znodes import (
     group_offsets_parent,
     group_offsets_path,
     group_path,
-    members_from_bytes,
 )
 
 _logger = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ class GroupRemoval:
                 event(_logger, "look at group", group=name, error=error)
 
     def _look(self, name: str, node: ZNode | None, *, is_ours: bool) -> None:
-        record = None if node is None else members_from_bytes(node.data, group_members_path(name))
+        record = None if node is None else from_json(node.data, GroupMembers, group_members_path(name))
         if record is not None and record.members:
             if not is_ours or self._groups.find(name) is None:
                 self._groups.load(name, creates=False)  # so that its members' sessions can end
@@ -212,7 +211,7 @@ class GroupRemoval:
     def _members(self, hosted: HostedGroup) -> GroupMembers | None:
         path = group_members_path(hosted.group_id)
         node = self._client.find(path)
-        return None if node is None else members_from_bytes(node.data, path)
+        return None if node is None else from_json(node.data, GroupMembers, path)
 
     def _remove(self, hosted: HostedGroup, offsets: Mapping[str, ZNode]) -> None:
         group_id, guard = hosted.group_id, hosted.claim.guard

@@ -54,13 +54,14 @@ from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, Operation, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
+    GroupMembers,
     GroupOffsets,
     StoredOffset,
     TopicRecord,
+    from_json,
     group_claim_path,
     group_members_path,
     group_offsets_parent,
-    members_from_bytes,
 )
 
 _MOVING = frozenset({MemberState.JOINING.value, MemberState.FENCED.value})
@@ -310,7 +311,7 @@ class GroupService:
 
     def _info(self, name: str, claim: ZNode | None, node: ZNode | None) -> GroupInfo:
         try:
-            record = None if node is None else members_from_bytes(node.data, group_members_path(name))
+            record = None if node is None else from_json(node.data, GroupMembers, group_members_path(name))
         except CorruptRecordError:
             record = None  # the coordinator reports the damage to whoever asks it
         members = record.members if record is not None else ()

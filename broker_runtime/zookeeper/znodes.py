@@ -33,8 +33,8 @@ Every transaction that changes a topic's record, settings, states or deletion al
 that a data watch on one znode tells every broker what to read again.
 
 Everything is JSON, so that an operator can read it with any ZooKeeper shell; bytes are base64, times are ms. A field
-added later has a default; a reader ignores what it does not know. Members of groups that would be too large for one
-request are compressed (zlib).
+added later has a default; a reader ignores what it does not know. A large group's members and offsets, and a large
+decision, are compressed (zlib).
 """
 
 from __future__ import annotations
@@ -561,28 +561,19 @@ def to_json(record: Record) -> bytes:
     return _encoder.encode(record)
 
 
-def members_to_bytes(members: GroupMembers) -> bytes:
-    """The znode's bytes: as `to_json`, compressed if they are large."""
-    data = to_json(members)
+def to_compact_json(record: Record) -> bytes:
+    """As `to_json`, compressed if it is large: for records that grow with what users do. `from_json` reads both."""
+    data = to_json(record)
     return data if len(data) <= _LARGEST_PLAIN_BYTES else zlib.compress(data, _FAST)
-
-
-def members_from_bytes(data: bytes, path: str) -> GroupMembers:
-    """What `members_to_bytes` made. Raises as `from_json`."""
-    if data[:1] == _ZLIB:
-        inflating = zlib.decompressobj()
-        try:
-            data = inflating.decompress(data, _LARGEST_INFLATED_BYTES)
-        except zlib.error as error:
-            raise CorruptRecordError(f"znode {path}: not GroupMembers: {error}") from None
-    return from_json(data, GroupMembers, path)
 
 
 def from_json(data: bytes, kind: type[_R], path: str) -> _R:
     """The record in a znode. Raises `CorruptRecordError` naming the path and what is wrong."""
     try:
+        if data[:1] == _ZLIB:
+            data = zlib.decompressobj().decompress(data, _LARGEST_INFLATED_BYTES)
         record = _decoders[kind].decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error) as error:
         raise CorruptRecordError(f"znode {path}: not a {kind.__name__}: {error}") from None
     assert isinstance(record, kind)
     return record

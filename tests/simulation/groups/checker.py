@@ -19,7 +19,7 @@ from typing import Protocol
 
 from broker_runtime.groups.member import Partition
 from broker_runtime.zookeeper.session import Create, Operation, Set
-from broker_runtime.zookeeper.znodes import CONSUMERS, GroupMembers, GroupOffsets, from_json, members_from_bytes
+from broker_runtime.zookeeper.znodes import CONSUMERS, GroupMembers, GroupOffsets, from_json
 from tests.simulation.simulator.outcome import ViolationError
 
 
@@ -113,7 +113,7 @@ class Checker:
                 if kind == "offsets" and topic:
                     self._committed_now(group_id, topic, from_json(operation.data, GroupOffsets, operation.path))
                 elif kind == "members":
-                    self._members[group_id] = _held(members_from_bytes(operation.data, operation.path))
+                    self._members[group_id] = _held(from_json(operation.data, GroupMembers, operation.path))
 
     def news_in(self, operations: Sequence[Operation]) -> list[tuple[str, Partition]]:
         """The partitions whose committed offsets the write would change, with the group."""

@@ -17,11 +17,11 @@ from broker_runtime.zookeeper.session import BadVersionError, Create, Operation,
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
     GroupClaim,
+    GroupMembers,
     StoredOffset,
     from_json,
     group_claim_path,
     group_members_path,
-    members_from_bytes,
 )
 
 CLAIM: Final = "/coordinator"
@@ -102,7 +102,7 @@ class Situations:
                 self._count(REGAINED)
             path = group_members_path(group_id)
             node = self._find(path)
-            if node is not None and members_from_bytes(node.data, path).members:
+            if node is not None and from_json(node.data, GroupMembers, path).members:
                 self._count(SUCCEEDED)
         if not owners or owners[-1] != owner:
             owners.append(owner)

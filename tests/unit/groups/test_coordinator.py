@@ -19,10 +19,11 @@ from broker_runtime.groups.group import Group
 from broker_runtime.groups.hosted import GRACE_MS, IDLE_MS, STANDS_MS
 from broker_runtime.zookeeper.session import BadVersionError, Set
 from broker_runtime.zookeeper.znodes import (
+    GroupMembers,
     GroupOffsets,
     StoredOffset,
+    from_json,
     group_members_path,
-    members_from_bytes,
     to_json,
 )
 from tests.unit.groups.coordinating import ID, World
@@ -88,7 +89,7 @@ def commit(member, *numbers, epoch=None, sequence=-1):
 def written(world, group_id="g"):
     path = group_members_path(group_id)
     node = world.client.find(path)
-    return None if node is None else members_from_bytes(node.data, path)
+    return None if node is None else from_json(node.data, GroupMembers, path)
 
 
 def held_in(record):

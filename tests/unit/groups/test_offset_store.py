@@ -1,5 +1,7 @@
 """Groups' committed offsets: what is written, when, and when not."""
 
+import json
+import random
 import threading
 from functools import partial
 
@@ -17,7 +19,7 @@ from broker_runtime.groups import offsets
 from broker_runtime.groups.offsets import OffsetStore, _Commit, _Queue
 from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.session import BadVersionError, Check
+from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, BadVersionError, Check
 from broker_runtime.zookeeper.znodes import StoredOffset, TopicRecord, group_offsets_path, to_json
 
 ID, OTHER_ID = b"\x01" * 16, b"\x02" * 16
@@ -67,6 +69,15 @@ def test_offsets_written_by_another_between_read_and_write_are_kept(client, stor
     monkeypatch.setattr(client, "transaction", transaction)
     store.commit("g", "t", ID, {0: at(8)})
     assert committed(store) == {0: 8, 1: 9}
+
+
+def test_offsets_of_a_large_topic_with_metadata_fit_into_a_znode(client, store):
+    """Large ones are compressed, and read and merged like others."""
+    metadata = json.dumps({"job": "a-job-that-says-where-it-is", "checkpoint": "s3://a-bucket/and/a/path"})
+    store.commit("g", "t", ID, {partition: at(partition, metadata=metadata) for partition in range(10_000)})
+    assert len(client.get(group_offsets_path("g", "t")).data) < MAX_REQUEST_BYTES // 2
+    store.commit("g", "t", ID, {7: at(70)})
+    assert committed(store) == {partition: 70 if partition == 7 else partition for partition in range(10_000)}
 
 
 def test_unchanged_offsets_write_nothing(client, store):
@@ -136,7 +147,7 @@ def test_groups_are_separate(store):
 
 def test_too_many_offsets_for_a_znode_are_refused_and_the_store_continues(store):
     with pytest.raises(InvalidRequestError, match="at most 524288"):
-        store.commit("g", "t", ID, {number: at(1, metadata="m" * 4096) for number in range(200)})
+        store.commit("g", "t", ID, {number: at(1, metadata=random.randbytes(2048).hex()) for number in range(400)})
     store.commit("g", "t", ID, {0: at(5)})
     assert committed(store) == {0: 5}
 

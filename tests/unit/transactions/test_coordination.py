@@ -10,7 +10,7 @@ from broker_runtime.contract.errors import ProducerFencedError
 from broker_runtime.transactions.coordination import TransactionCoordinator
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import ZNode
-from broker_runtime.zookeeper.znodes import TRANSACTIONS, transaction_path
+from broker_runtime.zookeeper.znodes import TRANSACTIONS, DecidedPartitions, transaction_path
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
@@ -55,15 +55,23 @@ def begin(coordinator: TransactionCoordinator, run_id: str = "r", *, epoch: int 
     return record.epoch
 
 
-def decide(coordinator: TransactionCoordinator, batch_id: int, run_id: str = "r", epoch: int = 0) -> None:
+def decide(
+    coordinator: TransactionCoordinator,
+    batch_id: int,
+    run_id: str = "r",
+    epoch: int = 0,
+    *,
+    producer_ids: Sequence[tuple[int, int]] = (),
+    partitions: Sequence[DecidedPartitions] = (),
+) -> None:
     decided = coordinator.decide(
         "x",
         run_id=run_id,
         epoch=epoch,
         batch_id=batch_id,
         is_commit=True,
-        producer_ids=[(batch_id, batch_id)],
-        partitions=[],
+        producer_ids=producer_ids or [(batch_id, batch_id)],
+        partitions=partitions,
     )
     assert not decided.is_replay
 
@@ -86,6 +94,19 @@ def test_decision_is_written_without_reading_what_was_known_a_moment_ago(brokers
     decide(brokers.one, 3)
     assert brokers.reads[0] == read + 1
     assert last_batch(brokers.other) == 3
+
+
+def test_decision_of_very_many_scattered_producer_ids_fits_into_a_znode(brokers: Brokers) -> None:
+    """Ten thousand tasks whose ids do not make ranges; the next decision does not wait for this one's end."""
+    begin(brokers.one)
+    scattered = [(10**15 + 977 * each, 10**15 + 977 * each) for each in range(10_000)]
+    partitions = [DecidedPartitions(topic="t", topic_id=bytes(16), partitions=tuple(range(100)))]
+    decide(brokers.one, 0, producer_ids=scattered, partitions=partitions)
+    decide(brokers.one, 1, partitions=partitions)
+    record = brokers.other.read("x")
+    assert record is not None
+    assert [each.batch_id for each in record.unfinished] == [0, 1]
+    assert [tuple(each) for each in record.unfinished[0].producer_ids] == scattered
 
 
 def test_what_another_broker_changed_meanwhile_is_seen(brokers: Brokers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -282,12 +283,13 @@ def test_decisions_that_do_not_fit_into_a_znode_wait_for_each_other() -> None:
     """What is written about an id later, as that it was aborted, must still fit."""
     cluster = Cluster()
     epoch, batch_id = cluster.begin()
-    cluster.decide(epoch, batch_id, *range(10**6, 10**6 + 20_000, 2))
+    cluster.decide(epoch, batch_id, *random.sample(range(1 << 60), 12_000))
     epoch, batch_id = cluster.begin()
+    others = random.sample(range(1 << 60), 12_000)
     with pytest.raises(ConcurrentTransactionsError, match="Try again"):
-        cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
+        cluster.decide(epoch, batch_id, *others)
     cluster.finish()
-    assert not cluster.decide(epoch, batch_id, *range(2 * 10**6, 2 * 10**6 + 20_000, 2))
+    assert not cluster.decide(epoch, batch_id, *others)
 
 
 def test_records_are_deleted_up_to_the_last_stable_offset() -> None:

@@ -13,8 +13,7 @@ from broker_runtime.zookeeper.znodes import (
     HeldPartitions,
     MemberRecord,
     from_json,
-    members_from_bytes,
-    members_to_bytes,
+    to_compact_json,
     to_json,
 )
 
@@ -49,16 +48,16 @@ def group(members, topics, partitions):
 
 def test_few_members_are_plain_json():
     record = group(3, 1, 4)
-    assert members_to_bytes(record) == to_json(record)
-    assert members_from_bytes(to_json(record), "/x") == record
+    assert to_compact_json(record) == to_json(record)
+    assert from_json(to_json(record), GroupMembers, "/x") == record
 
 
 @pytest.mark.parametrize(("members", "topics", "partitions"), [(1_000, 1, 10), (300, 20, 2)])
 def test_many_members_and_partitions_fit_into_a_request(members, topics, partitions):
     record = group(members, topics, partitions)
-    data = members_to_bytes(record)
+    data = to_compact_json(record)
     assert len(data) < MAX_REQUEST_BYTES * 0.8 < len(to_json(record)) or topics == 1
-    assert members_from_bytes(data, "/x") == record
+    assert from_json(data, GroupMembers, "/x") == record
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_many_members_and_partitions_fit_into_a_request(members, topics, partiti
 )
 def test_damaged_members_are_an_error_that_names_the_znode(data):
     with pytest.raises(CorruptRecordError, match="znode /x: not"):
-        members_from_bytes(data, "/x")
+        from_json(data, GroupMembers, "/x")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_members_with_impossible_values_are_damaged(good, damaged):
     data = to_json(group(1, 1, 1))
     assert good in data
     with pytest.raises(CorruptRecordError, match="znode /x: not a GroupMembers"):
-        members_from_bytes(data.replace(good, damaged, 1), "/x")
+        from_json(data.replace(good, damaged, 1), GroupMembers, "/x")
 
 
 @pytest.mark.parametrize(
