@@ -300,8 +300,7 @@ class GroupCoordinator:
         record = plan.record
         if not record.members:
             record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
-        path, data = group_members_path(hosted.group_id), to_compact_json(record)
-        is_first = True
+        path, data, is_first = group_members_path(hosted.group_id), b"", True
 
         def plan_write() -> Planned[int | None]:
             nonlocal is_first
@@ -316,6 +315,7 @@ class GroupCoordinator:
             return Planned(hosted.members_version if node is not None and node.data == data else None)
 
         try:
+            data = to_compact_json(record, path)
             # Two attempts, and no wait for a connection: the next step tries again with a plan that is up to date.
             version = change(self._client, plan_write, what=path, guard=hosted.claim.guard, attempts=2)
         except GuardFailedError:

@@ -156,7 +156,7 @@ class OffsetStore:
             merged = merge(present, [commit], refresh_ms=self._refresh_ms)
             operations.append(Check(topic_path(topic), self._version_of(topic, topic_id)))
             if merged != present:
-                operations.append(_operation(path, node, to_compact_json(merged)))
+                operations.append(_operation(path, node, to_compact_json(merged, path)))
             _check_size((group_id, topic), [guard.check, *operations])
         return operations
 
@@ -239,7 +239,7 @@ class OffsetStore:
                 self._client.ensure_path(parent)
             elif above is None:
                 operations.append(Create(parent))
-            operations.append(_operation(path, node, to_compact_json(merged)))
+            operations.append(_operation(path, node, to_compact_json(merged, path)))
             _check_size(key, operations if guard is None else [guard.check, *operations])
             return Planned(True, operations)
 

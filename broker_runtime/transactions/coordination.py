@@ -350,7 +350,7 @@ class TransactionCoordinator:
             is_certain = is_synced or written != present
             if new is None or new == present:
                 return Planned(result)
-            data = to_compact_json(new)
+            data = to_compact_json(new, path)
             if len(data) > _LARGEST_RECORD and new.unfinished[:-1]:
                 raise ConcurrentTransactionsError(
                     f"what is not finished of transactional id {name!r} and this decision make {len(data)} bytes, more "

@@ -45,7 +45,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError
 from broker_runtime.contract.requests import Int32, Int64, PartitionNumber, Uuid, WaitMs
 from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 
@@ -539,7 +539,8 @@ def transaction_path(transactional_id: str) -> str:
 
 
 _LARGEST_PLAIN_BYTES: Final = MAX_REQUEST_BYTES // 4
-_LARGEST_INFLATED_BYTES: Final = 64 << 20
+MAX_COMPACT_BYTES: Final = 8 << 20
+"""Of a record that is compressed: its JSON."""
 _FAST: Final = 1
 _ZLIB: Final = b"\x78"  # JSON begins otherwise
 
@@ -561,9 +562,14 @@ def to_json(record: Record) -> bytes:
     return _encoder.encode(record)
 
 
-def to_compact_json(record: Record) -> bytes:
-    """As `to_json`, compressed if it is large: for records that grow with what users do. `from_json` reads both."""
+def to_compact_json(record: Record, path: str) -> bytes:
+    """As `to_json`, compressed if it is large: for records that grow with what users do. `from_json` reads both.
+
+    Raises `InvalidRequestError` above `MAX_COMPACT_BYTES`, however small it would be: it is decoded for each change.
+    """
     data = to_json(record)
+    if len(data) > MAX_COMPACT_BYTES:
+        raise InvalidRequestError(f"{path} would have {len(data)} bytes; at most {MAX_COMPACT_BYTES} are allowed")
     return data if len(data) <= _LARGEST_PLAIN_BYTES else zlib.compress(data, _FAST)
 
 
@@ -571,7 +577,7 @@ def from_json(data: bytes, kind: type[_R], path: str) -> _R:
     """The record in a znode. Raises `CorruptRecordError` naming the path and what is wrong."""
     try:
         if data[:1] == _ZLIB:
-            data = zlib.decompressobj().decompress(data, _LARGEST_INFLATED_BYTES)
+            data = zlib.decompressobj().decompress(data, MAX_COMPACT_BYTES)
         record = _decoders[kind].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error) as error:
         raise CorruptRecordError(f"znode {path}: not a {kind.__name__}: {error}") from None

@@ -246,3 +246,12 @@ def test_transaction_does_not_drop_offsets_that_a_later_assignment_has_passed(cl
     assert store.planned("g", {"t": (ID, {1: at(5, member_epoch=5)})}, guard)
     with pytest.raises(StaleMemberEpochError, match="offsets of t-0 were committed under a later assignment"):
         store.planned("g", {"t": (ID, {0: at(50, member_epoch=5), 1: at(5, member_epoch=5)})}, guard)
+
+
+def test_offsets_that_compress_well_are_refused_where_they_would_be_too_large_to_read_again(client, store):
+    """A group's offsets are decoded for each commit: a few kilobytes must not become hundreds of megabytes."""
+    bomb = {partition: at(1, metadata="\x01" * 4096) for partition in range(2_000)}
+    with pytest.raises(InvalidRequestError, match=r"/consumers/g/offsets/t would have \d+ bytes; at most 8388608"):
+        store.commit("g", "t", ID, bomb)
+    store.commit("g", "t", ID, {0: at(5)})
+    assert committed(store) == {0: 5}

@@ -48,14 +48,14 @@ def group(members, topics, partitions):
 
 def test_few_members_are_plain_json():
     record = group(3, 1, 4)
-    assert to_compact_json(record) == to_json(record)
+    assert to_compact_json(record, "/x") == to_json(record)
     assert from_json(to_json(record), GroupMembers, "/x") == record
 
 
 @pytest.mark.parametrize(("members", "topics", "partitions"), [(1_000, 1, 10), (300, 20, 2)])
 def test_many_members_and_partitions_fit_into_a_request(members, topics, partitions):
     record = group(members, topics, partitions)
-    data = to_compact_json(record)
+    data = to_compact_json(record, "/x")
     assert len(data) < MAX_REQUEST_BYTES * 0.8 < len(to_json(record)) or topics == 1
     assert from_json(data, GroupMembers, "/x") == record
 
