@@ -141,8 +141,7 @@ class LogSlice:
         """The frames pruned to the chunks of ``column_ids``, in memory of their own. Other chunks are not read.
 
         A very small frame, and one whose columns share one chunk, is returned whole; before a damaged frame all may
-        be. Blocks on the disk.
-        Raises as `load`.
+        be. Blocks on the disk. Raises as `load`.
         """
         assert not self._is_closed, "a closed slice may read another file's bytes"
         end = self._position + self.size_bytes

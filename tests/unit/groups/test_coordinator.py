@@ -401,13 +401,14 @@ def test_without_zookeeper_requests_for_unknown_groups_fail_at_once(world):
         Member(broker).beat()
 
 
-def test_members_too_large_for_a_znode_stay_unchanged_and_others_continue(world):
+@pytest.mark.parametrize("client_id", [os.urandom(600 << 10).hex(), "x" * (9 << 20)], ids=["compressed", "plain"])
+def test_members_too_large_for_a_znode_stay_unchanged_and_others_continue(world, client_id):
     broker = world.brokers[1]
     large = Member(broker, group_id="large")
     large.beat()
     hosted = broker.groups.find("large")
     large_one = hosted.group._members["m"]
-    large_one.client_id = os.urandom(600 << 10).hex()
+    large_one.client_id = client_id
     broker.coordinator.step()
     assert written(world, "large") is None
     member = Member(broker).join()
