@@ -130,7 +130,7 @@ def consume(
         hides_topic = is_plain and not raw and len(described) > 1
         if hides_topic and sys.stdout.isatty():
             shown_as, hides_topic = RecordFormat(_WITH_TOPIC), False
-        show = _Raw(keys) if raw else _shower(invocation.output, shown_as, keys)
+        show = _Raw(keys) if raw else _shower(invocation.output, shown_as, keys, hides_topic=hides_topic)
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
     # A group's first positions are committed at once. They must be where this call begins, in case it is killed.
@@ -150,36 +150,53 @@ def consume(
             if at in consumer.assignment():
                 consumer.seek(at, offset)
         shown.begin(consumer.assignment())
-        writing = _Writing()
-        with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
-            try:
-                for batch in _bounded(invocation, consumer, ends, limit):
-                    if batch is None:
-                        shown.add_positions(ends)
-                    elif show.is_held_back:
+        batches = _bounded(invocation, consumer, ends, limit)
+        _print(invocation, batches, show, shown, ends=ends, progress=_progress(invocation, starts, ends, limit))
+
+
+def _print(
+    invocation: Invocation,
+    batches: Iterable[ConsumedBatch | None],
+    show: _Lines | _Raw | _Table,
+    shown: _Shown,
+    *,
+    ends: Mapping[TopicPartition, int] | None,
+    progress: Progress,
+) -> None:
+    """Prints all batches, and commits what was printed. A signal ends it between two batches, or inside a write.
+
+    Raises `KeyboardInterrupt` after a signal, when what was printed by then is committed.
+    """
+    writing = _Writing()
+    with ending_between() as end_if_asked, progress:
+        try:
+            for batch in batches:
+                if batch is None:
+                    shown.add_positions(ends)
+                elif show.is_held_back:
+                    show.batch(batch)
+                    shown.add(batch)
+                else:
+                    with writing:
+                        end_if_asked()
                         show.batch(batch)
-                        shown.add(batch)
-                    else:
-                        with writing:
-                            end_if_asked()
-                            show.batch(batch)
-                        shown.add(batch)
-                        progress.advance(len(batch))
-                    shown.maybe_commit()
-                    end_if_asked()
-                with writing:
-                    show.finish()
-                    sys.stdout.flush()
-                show.remark(invocation)
-                if hides_topic:
-                    invocation.say(f"The lines do not show their topic. Use -f '{_WITH_TOPIC}' or -o jsonl.")
-            except KeyboardInterrupt:
-                with writing:
-                    show.finish()
-                    sys.stdout.flush()
-                shown.commit()
-                raise
+                    shown.add(batch)
+                    progress.advance(len(batch))
+                shown.maybe_commit()
+                end_if_asked()
+            _finish(show, writing)
+            show.remark(invocation)
+        except KeyboardInterrupt:
+            _finish(show, writing)
             shown.commit()
+            raise
+        shown.commit()
+
+
+def _finish(show: _Lines | _Raw | _Table, writing: _Writing) -> None:
+    with writing:
+        show.finish()
+        sys.stdout.flush()
 
 
 def _output(invocation: Invocation, form: str | None, *, is_raw: bool, is_endless: bool) -> OutputFormat | None:
@@ -340,7 +357,11 @@ class _Lines:
 
     is_held_back = False
 
-    def __init__(self, form: RecordFormat | None, keys: KeyColumns, *, as_json: bool) -> None:
+    def __init__(
+        self, form: RecordFormat | None, keys: KeyColumns, *, as_json: bool = False, hides_topic: bool = False
+    ) -> None:
+        """``hides_topic``: the lines are of several topics, and do not show which."""
+        self._hides_topic = hides_topic
         self._form = form or RecordFormat(r"%v\n")
         self._keys = keys
         self._as_json = as_json
@@ -375,6 +396,8 @@ class _Lines:
                 f"The lines do not show the keys or headers of {counted(self._with_more, 'record')}. "
                 "Use --raw or -o jsonl."
             )
+        if self._hides_topic:
+            invocation.say(f"The lines do not show their topic. Use -f '{_WITH_TOPIC}' or -o jsonl.")
 
     def _note(self, record: Shown) -> None:
         is_typed = record.row is not None  # its key is a column, and its JSON is never null nor more than a line
@@ -459,13 +482,15 @@ def _cell(value: Any) -> Any:
     return json_text(value) if isinstance(value, bool | dict | list) else value
 
 
-def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyColumns) -> _Lines | _Table:
+def _shower(
+    output: OutputFormat | None, form: RecordFormat | None, keys: KeyColumns, *, hides_topic: bool
+) -> _Lines | _Table:
     if output in _AT_THE_END:
         assert output is not None
         return _Table(output, keys)
     if output is OutputFormat.NAME:
-        return _Lines(RecordFormat(r"%t:%p:%o\n"), keys, as_json=False)
-    return _Lines(form, keys, as_json=output is OutputFormat.JSONL)
+        return _Lines(RecordFormat(r"%t:%p:%o\n"), keys)
+    return _Lines(form, keys, as_json=output is OutputFormat.JSONL, hides_topic=hides_topic)
 
 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
