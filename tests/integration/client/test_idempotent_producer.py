@@ -42,6 +42,7 @@ class Load:
 
     def __init__(self, topic: str, **settings: object) -> None:
         self.futures: list[RecordFuture] = []
+        self._acknowledged = 0
         self._topic = topic
         self._producer = Producer(linger_ms=1, batch_size="2KiB", **settings)  # type: ignore[arg-type]
         self._stop = threading.Event()
@@ -50,7 +51,10 @@ class Load:
 
     @property
     def acknowledged(self) -> int:
-        return next((n for n, future in enumerate(list(self.futures)) if not future.done()), len(self.futures))
+        """How many are, without a gap."""
+        while self._acknowledged < len(self.futures) and self.futures[self._acknowledged].done():
+            self._acknowledged += 1
+        return self._acknowledged
 
     def wait_for(self, more: int) -> None:
         goal = self.acknowledged + more
