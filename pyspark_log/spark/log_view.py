@@ -135,6 +135,11 @@ class BrokerLogView:
             timeout_s=self._patience_s,
         )
 
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
+        """See `LogView`. Raises `UnknownTopicOrPartitionError`, or the last `RetriableError`."""
+        found = offsets.list_offsets(self._cluster, times, timeout_s=self._patience_s)
+        return {at: each.offset for at, each in found.items() if each.offset >= 0}
+
     def commit(
         self, offset: SourceOffset, only_forward: bool, signature: offsets.Signature, topic_ids: Mapping[str, bytes]
     ) -> None:

@@ -2,7 +2,9 @@
 
 A source offset maps each partition to the next offset to read, and is written as Kafka's source writes it,
 ``{"topic": {"0": 12, "1": 7}}``. Spark compares the JSON texts, so topics and partitions are always sorted. In what
-users write, -2 is earliest and -1 latest; ``{"topic": "earliest"}`` says it for all partitions of a topic.
+users write, -2 is earliest and -1 latest; ``{"topic": "earliest"}`` says it for all partitions of a topic. Times are
+milliseconds since 1970, for all partitions, for a topic's or for one; each stands for its partition's first record with
+that timestamp or a later one.
 
 Nothing here asks a broker.
 """
@@ -10,6 +12,7 @@ Nothing here asks a broker.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +24,7 @@ SourceOffset = dict[TopicPartition, int]
 """The next offset to read of each partition."""
 
 _EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_EXAMPLE_OF_TIMES = '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": 123456789}'
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -36,22 +40,43 @@ _SENTINELS = {Position.EARLIEST.value: EARLIEST, Position.LATEST.value: LATEST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecificOffsets:
-    """Offsets that the user wrote down: per partition, or for all partitions of a topic; -2 earliest, -1 latest."""
+class _Written:
+    """Numbers that the user wrote down, per partition or for all partitions of a topic."""
 
     partitions: Mapping[TopicPartition, int]
     topics: Mapping[str, int]
 
     def get(self, partition: TopicPartition) -> int | None:
-        """The offset for the partition, its topic's if that was given, else None."""
+        """The number for the partition, its topic's if that was given, else None."""
         return self.partitions.get(partition, self.topics.get(partition.topic))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecificOffsets(_Written):
+    """Offsets that the user wrote down; -2 earliest, -1 latest."""
 
     def items(self) -> Iterable[tuple[str, int]]:
         """Everything given, as (``topic-partition`` or ``topic``, offset)."""
         return [*((str(partition), offset) for partition, offset in self.partitions.items()), *self.topics.items()]
 
 
-OffsetLimit = Position | SpecificOffsets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecificTimes(_Written):
+    """Times that the user wrote down, in ms since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameTime:
+    """One time for all partitions, in ms since 1970."""
+
+    timestamp_ms: int
+
+    def get(self, partition: TopicPartition) -> int | None:
+        """The time."""
+        return self.timestamp_ms
+
+
+OffsetLimit = Position | SpecificOffsets | SpecificTimes | SameTime
 """Where to start, or to end."""
 
 
@@ -66,7 +91,7 @@ def offset_to_json(offset: Mapping[TopicPartition, int]) -> dict[str, dict[str, 
 def offset_from_json(tree: object) -> SourceOffset:
     """The reverse of `offset_to_json`; raises `OptionError` for anything else (a checkpoint of another source)."""
     try:
-        return _partitions_of(tree, lowest=0)
+        return _partitions_of(tree, lowest=0, what="offset")
     except ValueError as error:
         raise OptionError(f"The checkpoint's offset is not pylog's ({error}); is it another source's?") from None
 
@@ -78,24 +103,42 @@ def parse_offset_limit(option: str, text: str) -> OffsetLimit:
         if word.lower() == position.value:
             return position
     try:
-        tree = json.loads(word, object_pairs_hook=_without_repeats)
-        if not isinstance(tree, dict):
-            raise ValueError("not an object")
+        tree = _object(word)
         topics = {
             topic: _SENTINELS[value.strip().lower()]
             for topic, value in tree.items()
             if isinstance(value, str) and value.strip().lower() in _SENTINELS
         }
-        partitions = _partitions_of({k: v for k, v in tree.items() if k not in topics}, lowest=EARLIEST)
+        partitions = _partitions_of({k: v for k, v in tree.items() if k not in topics}, lowest=EARLIEST, what="offset")
     except (ValueError, RecursionError) as error:
         words = "earliest, latest, committed are allowed too"
         raise OptionError(f"Expected e.g. {_EXAMPLE}, got {text} for option '{option}' ({error}); {words}") from None
     return SpecificOffsets(partitions=partitions, topics=topics)
 
 
+def parse_time(text: str) -> SameTime:
+    """The options ``startingTimestamp`` and ``endingTimestamp``; raises `OptionError`."""
+    if re.fullmatch(r"[0-9]{1,19}", text.strip()) is None or int(text) > _MAX_OFFSET:
+        raise OptionError(f"Expected a single long value, got {text} (milliseconds since 1970)")
+    return SameTime(int(text))
+
+
+def parse_times(option: str, text: str) -> SpecificTimes:
+    """JSON with times by topic and partition, or by topic; raises `OptionError` with an example."""
+    try:
+        tree = _object(text)
+        topics = {topic: value for topic, value in tree.items() if isinstance(value, int)}
+        for value in topics.values():
+            _check_number(value, lowest=0, what="time")
+        partitions = _partitions_of({k: v for k, v in tree.items() if k not in topics}, lowest=0, what="time")
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"Expected e.g. {_EXAMPLE_OF_TIMES}, got {text} for option '{option}' ({error})") from None
+    return SpecificTimes(partitions=partitions, topics=topics)
+
+
 def expand_limit(
     option: str,
-    limit: OffsetLimit,
+    limit: Position | SpecificOffsets,
     assigned: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, int],
 ) -> SourceOffset:
@@ -109,15 +152,27 @@ def expand_limit(
         return {partition: committed.get(partition, EARLIEST) for partition in partitions}
     if isinstance(limit, Position):
         return dict.fromkeys(partitions, _SENTINELS[limit.value])
-    found = {partition: offset for partition in partitions if (offset := limit.get(partition)) is not None}
+    return written_for(option, limit, partitions)
+
+
+def written_for(
+    option: str, limit: SpecificOffsets | SpecificTimes | SameTime, assigned: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """What was written for each assigned partition: offsets, or times. Raises `OptionError` unless it was written for
+    exactly these."""
+    partitions = sorted(assigned)
+    found = {partition: number for partition in partitions if (number := limit.get(partition)) is not None}
+    if isinstance(limit, SameTime):
+        return found
     topics = {partition.topic for partition in partitions}
     unassigned = (limit.partitions.keys() - set(partitions)) or (limit.topics.keys() - topics)
     if unassigned or len(found) != len(partitions):
         specified = ", ".join(sorted({*map(str, limit.partitions), *limit.topics}))
+        is_time = isinstance(limit, SpecificTimes)
+        advice = "" if is_time else "Use -1 for latest, -2 for earliest, if you don't care.\n"
         raise OptionError(
-            f"If {option} contains specific offsets, you must specify all TopicPartitions.\n"
-            "Use -1 for latest, -2 for earliest, if you don't care.\n"
-            f"Specified: {specified} Assigned: {', '.join(map(str, partitions))}"
+            f"If {option} contains specific {'timestamps' if is_time else 'offsets'}, you must specify all "
+            f"TopicPartitions.\n{advice}Specified: {specified} Assigned: {', '.join(map(str, partitions))}"
         )
     return found
 
@@ -138,7 +193,20 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(found))
 
 
-def _partitions_of(tree: object, *, lowest: int) -> SourceOffset:
+def _object(text: str) -> dict[str, object]:
+    tree = json.loads(text, object_pairs_hook=_without_repeats)
+    if not isinstance(tree, dict):
+        raise ValueError("not an object")
+    return tree
+
+
+def _check_number(value: object, *, lowest: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _MAX_OFFSET:
+        raise ValueError(f"{value!r} is no {what}")
+    return value
+
+
+def _partitions_of(tree: object, *, lowest: int, what: str) -> SourceOffset:
     if not isinstance(tree, dict):
         raise ValueError("not an object")
     offset: SourceOffset = {}
@@ -148,9 +216,7 @@ def _partitions_of(tree: object, *, lowest: int) -> SourceOffset:
         for number, value in partitions.items():
             if not (number.isascii() and number.isdigit()):
                 raise ValueError(f"{number!r} is no partition")
-            if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _MAX_OFFSET:
-                raise ValueError(f"{value!r} is no offset")
-            offset[TopicPartition(topic, int(number))] = value
+            offset[TopicPartition(topic, int(number))] = _check_number(value, lowest=lowest, what=what)
     return {partition: offset[partition] for partition in sorted(offset)}
 
 

@@ -24,19 +24,26 @@ CLIENT_PREFIX = "pylog."
 KAFKA_PREFIX = "kafka."
 
 _SOURCE = (
-    "subscribe", "assign", "subscribePattern", "startingOffsets", "endingOffsets", "failOnDataLoss",
-    "maxOffsetsPerTrigger", "minPartitions", "coalesceRows", "columns", "includeHeaders", "includeMetadata",
+    "subscribe", "assign", "subscribePattern", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
+    "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "coalesceRows", "columns", "includeHeaders", "includeMetadata",
 )  # fmt: skip
 REPLAY_DIFFERS = "pylog.replay.differs"
 _SINK = ("topic", "txnAppId", "txnVersion", REPLAY_DIFFERS)
-_OF_SPARK_ITSELF = ("checkpointLocation", "queryName")  # Spark hands its own options of a query to the sink
+_PROVIDER = "provider"
+_OF_SPARK_ITSELF = (
+    "checkpointLocation", "queryName",  # of a query: Spark hands them to the sink
+    _PROVIDER, "owner", "location", "external", "is_managed_location", "comment", "collation",  # of a table
+)  # fmt: skip
 _ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
                    "_asyncProgressTrackingOverrideSinkSupportCheck")  # fmt: skip
-_NOT_YET = (
-    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition", "where",
+_NOT_YET = ("where",)
+_WITHOUT_A_MEANING = (
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
+"""They tune what Kafka's source does and this one does not: it has no group of its own, and its patience is fixed."""
+_OPTION_OF_A_TABLE = "option."  # Spark adds a table's options a second time, with this before their names
 
 _SET_BY_THE_SOURCE = {
     "auto.offset.reset": "the option startingOffsets says where a query begins",
@@ -105,6 +112,8 @@ def sort_options(given: Mapping[str, str], direction: Direction) -> SortedOption
             own[canonical[name]] = value
         elif name in _lowered(other_names):
             ignored.append(given_name)
+        elif name in _lowered(_WITHOUT_A_MEANING):
+            meaningless.append(_lowered(_WITHOUT_A_MEANING)[name])
         elif name.startswith(CLIENT_PREFIX):
             _sort_client_setting(name, value, direction, client, meaningless)
         else:
@@ -148,7 +157,12 @@ def _refuse_unless_sparks_own(name: str, value: str, direction: Direction, own_n
                 "Option 'asyncProgressTrackingEnabled' is refused: after a crash, batches would have other offsets"
             )
         return
-    if lowered in _lowered(_OF_SPARK_ITSELF):
+    if lowered == _PROVIDER and direction == "source":
+        raise OptionError(
+            "Spark hands a table of its catalog no options when it is read or written, so CREATE TABLE … USING pylog "
+            "would make one that works nowhere. Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…), or spark.read"
+        )
+    if lowered in _lowered(_OF_SPARK_ITSELF) or lowered.startswith(_OPTION_OF_A_TABLE):
         return
     if lowered.startswith(KAFKA_PREFIX):
         raise OptionError(f"Option '{name}' is Kafka's. Use '{CLIENT_PREFIX}{lowered.removeprefix(KAFKA_PREFIX)}'")

@@ -13,12 +13,30 @@ from dataclasses import dataclass
 
 from broker_runtime.contract.errors import InvalidConfigError, OptionError
 from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name
-from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, is_transactional_id, resolve
-from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, parse_assignment, parse_offset_limit
+from broker_runtime.contract.settings import (
+    ConsumerSettings,
+    ProducerSettings,
+    is_transactional_id,
+    parse_duration,
+    resolve,
+)
+from pyspark_log.spark.offsets import (
+    OffsetLimit,
+    Position,
+    SameTime,
+    SpecificOffsets,
+    SpecificTimes,
+    parse_assignment,
+    parse_offset_limit,
+    parse_time,
+    parse_times,
+)
 from pyspark_log.spark.option_table import REPLAY_DIFFERS, SortedOptions, sort_options
 
 TRANSACTION_TIMEOUT_MS = 15 * 60_000
 """How long a query that died may hold readers of its topics back, unless it is started again or aborted."""
+TRIGGER_DELAY_MS = 15 * 60_000
+"""How long fewer than ``minOffsetsPerTrigger`` offsets wait for more."""
 COALESCE_ROWS = 10_000
 """A task costs 13 to 30 ms; in that time 40,000 rows and more are read, so ranges below this share a task."""
 
@@ -60,14 +78,21 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a user asked of a source. ``None`` for a limit means not given: its default differs by kind of query."""
+    """What a user asked of a source. ``None`` for a limit means not given: its default differs by kind of query.
+
+    ``unmatched_time_is_end``: a partition without a record as late as the starting time starts at its end.
+    """
 
     selection: TopicSelection
     starting: OffsetLimit | None
     ending: OffsetLimit | None
+    unmatched_time_is_end: bool
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
+    max_records_per_partition: int | None
     coalesce_rows: int
     columns: tuple[str, ...] | None
     include_headers: bool
@@ -99,6 +124,8 @@ class SourceOptions:
 
     def stream_start(self) -> OffsetLimit:
         """Where a new query starts; raises `OptionError` for limits that only batch reads may have."""
+        if isinstance(self.ending, SameTime | SpecificTimes):
+            raise OptionError("ending timestamp not valid in streaming queries")
         if self.ending is not None:
             raise OptionError("ending offset not valid in streaming queries")
         return self.starting if self.starting is not None else Position.LATEST
@@ -129,15 +156,18 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Checks and parses what ``spark.read`` or ``spark.readStream`` was given; raises `OptionError`."""
     sorted_options = sort_options(given, "source")
     own = sorted_options.own
-    starting, ending = own.get("startingOffsets"), own.get("endingOffsets")
     group_id = sorted_options.client.get("group.id")
     options = SourceOptions(
         selection=_parse_selection(own),
-        starting=None if starting is None else parse_offset_limit("startingOffsets", starting),
-        ending=None if ending is None else parse_offset_limit("endingOffsets", ending),
+        starting=_parse_limit(own, "starting"),
+        ending=_parse_limit(own, "ending"),
+        unmatched_time_is_end=_parse_strategy(own.get("startingOffsetsByTimestampStrategy")),
         fail_on_data_loss=_parse_boolean(own, "failOnDataLoss", default=True),
         max_offsets_per_trigger=_parse_positive(own, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_parse_positive(own, "minOffsetsPerTrigger"),
+        max_trigger_delay_ms=_parse_delay(own.get("maxTriggerDelay")),
         min_partitions=_parse_positive(own, "minPartitions"),
+        max_records_per_partition=_parse_positive(own, "maxRecordsPerPartition"),
         coalesce_rows=_parse_integer(own, "coalesceRows", default=COALESCE_ROWS),
         columns=_parse_columns(own.get("columns")),
         include_headers=_parse_boolean(own, "includeHeaders", default=False),
@@ -147,6 +177,11 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     )
     if options.coalesce_rows < 0:
         raise OptionError(f"coalesceRows must be 0 (off) or positive, got {own['coalesceRows']}")
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetsPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+        )
     if Position.COMMITTED in (options.starting, options.ending) and options.group_id is None:
         raise OptionError("startingOffsets=committed (and endingOffsets=committed) needs the option pylog.group.id")
     return options
@@ -211,6 +246,33 @@ def _parse_selection(own: Mapping[str, str]) -> TopicSelection:
             f"subscribePattern is '{value}', which is no regular expression of Python's: {error}"
         ) from None
     return TopicSelection(pattern=value.strip())
+
+
+def _parse_limit(own: Mapping[str, str], which: str) -> OffsetLimit | None:
+    """The option that counts of those that say where to start, or to end: Kafka's order."""
+    if (text := own.get(f"{which}Timestamp")) is not None:
+        return parse_time(text)
+    if (text := own.get(option := f"{which}OffsetsByTimestamp")) is not None:
+        return parse_times(option, text)
+    text = own.get(option := f"{which}Offsets")
+    return None if text is None else parse_offset_limit(option, text)
+
+
+def _parse_strategy(text: str | None) -> bool:
+    if text is None or text.strip().lower() == "error":
+        return False
+    if text.strip().lower() != "latest":
+        raise OptionError(f"startingOffsetsByTimestampStrategy must be error or latest, got '{text}'")
+    return True
+
+
+def _parse_delay(text: str | None) -> int:
+    if text is None:
+        return TRIGGER_DELAY_MS
+    try:
+        return parse_duration(re.sub("min$", "m", text.strip().lower()))
+    except ValueError:
+        raise OptionError(f"maxTriggerDelay must be a time such as 500ms, 30s or 15m, got '{text}'") from None
 
 
 def _parse_columns(text: str | None) -> tuple[str, ...] | None:

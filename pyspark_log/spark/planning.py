@@ -1,8 +1,8 @@
 """From offsets to input partitions: pure arithmetic on ranges of offsets, without a broker or a clock.
 
-`divide` is Spark's KafkaOffsetRangeCalculator (``minPartitions``), `rate_limit` its KafkaMicroBatchStream.rateLimit,
-`plan_ranges` its getOffsetRangesFromResolvedOffsets. `coalesce` is pylog's own: ranges so small that a task would cost
-more than reading them go into one input partition, each still in order.
+`divide` is Spark's KafkaOffsetRangeCalculator (``minPartitions``, ``maxRecordsPerPartition``), `rate_limit` its
+KafkaMicroBatchStream.rateLimit, `plan_ranges` its getOffsetRangesFromResolvedOffsets. `coalesce` is pylog's own: ranges
+so small that a task would cost more than reading them go into one input partition, each still in order.
 
 Invariant: every offset that goes in comes out once, in adjoining half-open ranges; none is dropped or doubled.
 """
@@ -45,23 +45,28 @@ class OffsetRange:
         return self.binds_start or self.binds_end
 
 
-def divide(ranges: Iterable[OffsetRange], min_partitions: int | None = None) -> list[OffsetRange]:
-    """The ranges that are not empty, the large ones split until there are about ``min_partitions``.
+def divide(
+    ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """The ranges that are not empty, none larger than ``max_records``, the large ones split until there are about
+    ``min_partitions``.
 
     Ranges that are bound late are kept even if they are empty now. Splits are proportional to size; small ranges stay
     whole and do not count in the proportion; the last part takes the remainder.
     """
     kept = [one for one in ranges if one.size > 0 or one.is_bound_late]
+    if max_records is not None:
+        kept = [part for one in kept for part in _split(one, max(1, math.ceil(one.size / max_records)))]
     if min_partitions is None or len(kept) >= min_partitions:
         return kept
     total = sum(one.size for one in kept)
-    is_whole = {one.partition: _part_count(one.size, total, min_partitions) == 1 for one in kept}
-    whole = [one for one in kept if is_whole[one.partition]]
+    is_whole = {one: _part_count(one.size, total, min_partitions) == 1 for one in kept}
+    whole = [one for one in kept if is_whole[one]]
     split_total = total - sum(one.size for one in whole)
     split_partitions = max(min_partitions - len(whole), 1)
     divided: list[OffsetRange] = []
     for one in kept:
-        parts = 1 if is_whole[one.partition] else _part_count(one.size, split_total, split_partitions)
+        parts = 1 if is_whole[one] else _part_count(one.size, split_total, split_partitions)
         divided.extend(_split(one, parts))
     return divided
 
@@ -175,7 +180,7 @@ def plan_batch(
     ranges: list[OffsetRange] = []
     for partition in sorted(start):
         first, last = start[partition], end[partition]
-        begin = earliest[partition] if first == EARLIEST else first
+        begin = {EARLIEST: earliest, LATEST: latest}.get(first, {}).get(partition, first)
         until = {LATEST: latest, EARLIEST: earliest}.get(last, {}).get(partition, last)
         if begin > until:
             kind = "specified" if first >= 0 and last >= 0 else "resolved"

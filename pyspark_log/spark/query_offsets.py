@@ -24,8 +24,16 @@ from typing import Protocol
 from broker_runtime.contract.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from broker_runtime.contract.waiting import CLOCK, Clock
-from pyspark_log.spark.offsets import Position, SourceOffset, expand_limit
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
+from pyspark_log.spark.offsets import (
+    OffsetLimit,
+    Position,
+    SameTime,
+    SourceOffset,
+    SpecificTimes,
+    expand_limit,
+    written_for,
+)
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.planning import OffsetRange, RangePlan, coalesce, divide, plan_ranges, rate_limit
 
@@ -56,6 +64,10 @@ class LogView(Protocol):
 
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         """The group's committed offsets; partitions without one are left out."""
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
+        """The offset of each partition's first record with that timestamp (ms since 1970) or a later one; partitions
+        without such a record are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,7 @@ class QueryOffsets:
         self._has_planned_again = False
         self._step: _Step | None = None
         self._target: LogSnapshot | None = None
+        self._delay: Deadline | None = None  # until then, few offsets wait for more
         self._is_bounded = False
         self._warned: set[str] = set()
         self.reported: SourceOffset | None = None
@@ -127,14 +140,13 @@ class QueryOffsets:
             snapshot = self._view.snapshot()
             refuse_missing(snapshot)
             limit = self._options.stream_start()
-            committed = self._view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
             try:
-                asked = expand_limit("startingOffsets", limit, snapshot.latest, committed)
+                asked, snapshot = find_start(self._options, limit, snapshot, self._view)
             except OptionError as error:
                 named = () if isinstance(limit, Position) else [p for p in snapshot.latest if limit.get(p) is not None]
-                asked = expand_limit("startingOffsets", limit, named, committed) if named else {}
-                if not asked:
+                if not named:
                     raise
+                asked, snapshot = find_start(self._options, limit, snapshot, self._view, partitions=named)
                 self._refusal = error
             self._at_end = frozenset(partition for partition, offset in asked.items() if offset == LATEST)
             self._initial = resolve_start(asked, snapshot, self._lose)
@@ -149,10 +161,11 @@ class QueryOffsets:
         """Whether `bound` was called."""
         return self._is_bounded
 
-    def latest(self, start: SourceOffset, max_rows: int | None) -> SourceOffset:
+    def latest(self, start: SourceOffset, max_rows: int | None, min_rows: int | None = None) -> SourceOffset:
         """How far the next micro-batch goes from ``start``; ``start`` itself when there is nothing new.
 
-        ``max_rows`` None: all there is. Raises `DataLossError`.
+        ``max_rows`` None: all there is. ``min_rows``: fewer are nothing new, until ``maxTriggerDelay`` has passed since
+        the micro-batch before; the first one of this process does not wait. Raises `DataLossError`.
         """
         is_first = self._step is None and not self._has_planned_again and start == self._initial
         if is_first and self._refusal is not None:
@@ -174,6 +187,8 @@ class QueryOffsets:
                 partition: max(offset, snapshot.earliest.get(partition, offset)) for partition, offset in begin.items()
             }
         end = self._bounded_end(snapshot) if self._is_bounded else dict(snapshot.latest)
+        if min_rows is not None and not self._is_bounded and self._waits_for_more(begin, end, min_rows):
+            return dict(start)
         if max_rows is not None:
             end = rate_limit(max_rows, begin, end)
         if is_first:
@@ -185,6 +200,16 @@ class QueryOffsets:
         is_new = end != start
         self._step = _Step(start, end, frozenset(start_ids), known_ids, ids if is_new else known_ids, snapshot)
         return end
+
+    def _waits_for_more(self, begin: SourceOffset, end: SourceOffset, min_rows: int) -> bool:
+        """Whether there are some offsets and still too few for a micro-batch. One that comes about begins the wait of
+        the next."""
+        rows = sum(max(0, offset - begin[partition]) for partition, offset in end.items())
+        if 0 < rows < min_rows and self._delay is not None and not self._delay.expired:
+            return True
+        if rows:
+            self._delay = Deadline(self._options.max_trigger_delay_ms / 1000, clock=self._clock)
+        return False
 
     def plan(self, start: SourceOffset, end: SourceOffset) -> list[tuple[PlannedRange, ...]]:
         """The ranges of each input partition for the micro-batch from ``start`` to ``end``. Raises `DataLossError`."""
@@ -201,13 +226,7 @@ class QueryOffsets:
                 snapshot = self._view.snapshot()
                 plan, existing = _planned(start, end, {}, snapshot)
         self._report(plan, end, existing)
-        options = self._options
-        ranges = divide(plan.ranges, options.min_partitions)
-        coalesced = coalesce(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
-        return [
-            tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in input_partition)
-            for input_partition in coalesced
-        ]
+        return input_partitions(plan.ranges, self._options, snapshot)
 
     def topic_ids_at(self, start: SourceOffset) -> dict[str, bytes]:
         """The ids of the topics that ``start`` is about, as far as this process has seen them."""
@@ -224,11 +243,14 @@ class QueryOffsets:
         self._has_planned_again = True
         if self._initial is None or start != self._initial:
             return start
-        return {
+        again = {
             partition: end[partition] if partition in self._at_end else offset
             for partition, offset in start.items()
             if partition in end
         }
+        if self._options.unmatched_time_is_end:  # then it was the end; now it may be a record that came since
+            again = {partition: min(offset, end[partition]) for partition, offset in again.items()}
+        return again
 
     def _snapshot_and_losses(
         self, start: SourceOffset, start_ids: Mapping[str, bytes]
@@ -282,6 +304,16 @@ class QueryOffsets:
         report_loss(loss, fail=self._options.fail_on_data_loss, warned=self._warned)
 
 
+def input_partitions(
+    ranges: Iterable[OffsetRange], options: SourceOptions, snapshot: LogSnapshot
+) -> list[tuple[PlannedRange, ...]]:
+    """What each of Spark's tasks reads, by the options that say how much that may be."""
+    rows, least = options.max_records_per_partition, options.min_partitions
+    most = options.coalesce_rows if rows is None else min(options.coalesce_rows, rows)
+    coalesced = coalesce(divide(ranges, least, rows), coalesce_rows=most, min_partitions=least)
+    return [tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in group) for group in coalesced]
+
+
 def report_loss(loss: str, *, fail: bool, warned: set[str] | None = None) -> None:
     """Raises `DataLossError`, or warns, once where ``warned`` remembers."""
     if fail:
@@ -302,6 +334,50 @@ def refuse_missing(snapshot: LogSnapshot) -> None:
             f"{', '.join(snapshot.missing)}: no such topic or partition. Topics are not made by reading them; create "
             "one with `pylog topic create`"
         )
+
+
+def find_start(
+    options: SourceOptions,
+    limit: OffsetLimit,
+    snapshot: LogSnapshot,
+    view: LogView,
+    *,
+    partitions: Collection[TopicPartition] | None = None,
+) -> tuple[SourceOffset, LogSnapshot]:
+    """Where these partitions of ``snapshot`` start (None: all of them), with -2 for earliest and -1 for latest.
+
+    Also returns a snapshot that is not older than any of these offsets. Raises `OptionError` where the limit is not
+    about exactly these partitions, and where a time is later than all records, unless that means the end.
+    """
+    chosen = snapshot.latest if partitions is None else partitions
+    if not isinstance(limit, SpecificTimes | SameTime):
+        committed = view.committed(chosen) if limit is Position.COMMITTED else {}
+        return expand_limit("startingOffsets", limit, chosen, committed), snapshot
+    times, found, newer = _find_times("startingOffsetsByTimestamp", limit, chosen, view)
+    for at in times:
+        if at not in found and not options.unmatched_time_is_end:
+            raise OptionError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
+    return {at: found.get(at, LATEST) for at in times if at in newer.latest}, newer
+
+
+def find_end(limit: OffsetLimit, snapshot: LogSnapshot, view: LogView) -> tuple[SourceOffset, LogSnapshot]:
+    """Where a batch read of all partitions ends, as `find_start`. A time that is later than all records is the end
+    that the log has now, and stays it."""
+    if not isinstance(limit, SpecificTimes | SameTime):
+        committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
+        return expand_limit("endingOffsets", limit, snapshot.latest, committed), snapshot
+    times, found, newer = _find_times("endingOffsetsByTimestamp", limit, snapshot.latest, view)
+    return {at: found.get(at, newer.latest[at]) for at in times if at in newer.latest}, newer
+
+
+def _find_times(
+    option: str, limit: SpecificTimes | SameTime, partitions: Collection[TopicPartition], view: LogView
+) -> tuple[dict[TopicPartition, int], SourceOffset, LogSnapshot]:
+    times = written_for(option, limit, partitions)
+    found = view.offsets_at(times)
+    newer = view.snapshot()  # what was found may have been written since the last one
+    refuse_missing(newer)
+    return times, found, newer
 
 
 def resolve_start(asked: SourceOffset, snapshot: LogSnapshot, lose: Callable[[str], None]) -> SourceOffset:

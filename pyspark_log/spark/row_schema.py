@@ -2,7 +2,7 @@
 
 A topic without a schema has Kafka's columns; a topic with one has its own. ``_metadata`` (`includeMetadata`) is a
 struct of what Kafka's columns say beside key and value. Several topics may be read together when all are untyped, or
-all have the same columns.
+all have the same columns, where `columns` names some: the same of these.
 """
 
 from __future__ import annotations
@@ -93,19 +93,26 @@ def _typed_fields(topics: Mapping[str, TopicSchema], options: SourceOptions) -> 
         raise OptionError(
             "includeHeaders is for topics without a schema; with one, use includeMetadata: _metadata has the headers"
         )
-    names = sorted(topics)
-    first = topics[names[0]].arrow
-    for name in names[1:]:
-        if not topics[name].arrow.equals(first):
+    first, *others = [(name, _chosen_fields(topics[name].arrow, name, options.columns)) for name in sorted(topics)]
+    for name, fields in others:
+        if not _same_rows(fields, first[1]):
             raise OptionError(
-                f"Topics {names[0]} and {name} have different schemas ({_text(first)}; {_text(topics[name].arrow)}). "
-                "Use a source for each"
+                f"Topics {first[0]} and {name} have different schemas ({_text(first[1])}; {_text(fields)}). Use a "
+                "source for each, or name columns that both have with .option('columns', …)"
             )
-    chosen = first if options.columns is None else pa.schema([_field(first, name) for name in options.columns])
     return [
-        StructField(field.name, _spark_type(field), field.nullable, from_arrow_metadata(field.metadata))
-        for field in chosen
+        StructField(
+            field.name,
+            _spark_type(field),
+            field.nullable or any(fields[index].nullable for _, fields in others),
+            from_arrow_metadata(field.metadata),
+        )
+        for index, field in enumerate(first[1])
     ]
+
+
+def _same_rows(one: Sequence[pa.Field], other: Sequence[pa.Field]) -> bool:
+    return [(f.name, f.type, f.metadata) for f in one] == [(f.name, f.type, f.metadata) for f in other]
 
 
 def _chosen(fields: Sequence[StructField], columns: tuple[str, ...] | None) -> list[StructField]:
@@ -119,10 +126,11 @@ def _chosen(fields: Sequence[StructField], columns: tuple[str, ...] | None) -> l
     return [by_name[name] for name in columns]
 
 
-def _field(schema: pa.Schema, name: str) -> pa.Field:
-    if name not in schema.names:
-        raise OptionError(f"columns: no column {name!r}; {suggestion(name, schema.names)}")
-    return schema.field(name)
+def _chosen_fields(schema: pa.Schema, topic: str, columns: tuple[str, ...] | None) -> list[pa.Field]:
+    for name in columns or ():
+        if name not in schema.names:
+            raise OptionError(f"columns: topic {topic} has no column {name!r}; {suggestion(name, schema.names)}")
+    return [schema.field(name) for name in (schema.names if columns is None else columns)]
 
 
 def _spark_type(field: pa.Field) -> DataType:
@@ -134,5 +142,5 @@ def _spark_type(field: pa.Field) -> DataType:
         ) from None
 
 
-def _text(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _text(fields: Sequence[pa.Field]) -> str:
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in fields)

@@ -22,10 +22,9 @@ from pyspark.sql.types import StructType
 
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
-from pyspark_log.spark.offsets import OffsetLimit, Position, SourceOffset, expand_limit
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
-from pyspark_log.spark.planning import coalesce, divide, plan_batch
-from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, refuse_missing
+from pyspark_log.spark.planning import plan_batch
+from pyspark_log.spark.query_offsets import find_end, find_start, input_partitions, refuse_missing
 from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
 from pyspark_log.spark.sink import PylogBatchWriter, PylogStreamWriter
@@ -108,22 +107,13 @@ class PylogBatchReader(DataSourceReader):
         try:
             snapshot = view.snapshot()
             refuse_missing(snapshot)
-            start = _expand("startingOffsets", starting, snapshot, view)
-            end = _expand("endingOffsets", ending, snapshot, view)
+            start, snapshot = find_start(options, starting, snapshot, view)
+            end, snapshot = find_end(ending, snapshot, view)
         finally:
             view.close()
-        ranges = divide(plan_batch(start, end, snapshot.earliest, snapshot.latest), options.min_partitions)
-        coalesced = coalesce(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
-        return [
-            InputPartition(tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in group))
-            for group in coalesced
-        ]
+        ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest)
+        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition. None as value is Spark's own for "there are no partitions"."""
         return read_ranges(partition.value or (), self._options, self._layout)
-
-
-def _expand(option: str, limit: OffsetLimit, snapshot: LogSnapshot, view: BrokerLogView) -> SourceOffset:
-    committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
-    return expand_limit(option, limit, snapshot.latest, committed)

@@ -23,7 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
@@ -122,10 +128,13 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running().offsets.bound()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxOffsetsPerTrigger`, if given."""
+        """`maxOffsetsPerTrigger` and `minOffsetsPerTrigger`, if given. Spark has no class for both together, so the
+        latter counts wherever Spark does not ask for all there is."""
         self._running()
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. Everything before ``start`` is done, so it is published."""
@@ -134,7 +143,11 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = offset_from_json(start)
         query.publish(done)
         query.pace.before()
-        end = query.offsets.latest(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = query.offsets.latest(
+            done,
+            limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger,
+        )
         query.pace.after(is_news=end != done)
         if query.offsets.is_bounded and end == done:  # the last call of an availableNow run
             query.flush(_LAST_OFFSET_LIMIT_S)

@@ -331,3 +331,14 @@ def test_absent_broker_is_a_clear_error(spark) -> None:
     """The error names the address, and how to start a cluster."""
     with pytest.raises(PySparkException, match=r"BROKER_UNAVAILABLE.*127\.0\.0\.1:1"):
         batch_of(spark, {"subscribe": "t", "pylog.bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_topics_with_other_schemas_are_read_by_the_columns_they_share(spark, new_topic, options, send) -> None:
+    """S4: `columns` counts before the schemas are compared, whatever the order and nullability of the columns."""
+    flights = new_topic(schema="carrier string not null, delay int")
+    trains = new_topic(schema="speed double, delay int, carrier string")
+    send(flights, pa.table({"carrier": ["UA"], "delay": pa.array([7], pa.int32())}))
+    send(trains, pa.table({"speed": [200.0], "delay": pa.array([None], pa.int32()), "carrier": [None]}))
+    given = {**options, "subscribe": f"{flights},{trains}", "columns": "carrier,delay"}
+    rows = {tuple(row) for row in batch_of(spark, given).collect()}
+    assert rows == {("UA", 7), (None, None)}

@@ -79,8 +79,20 @@ def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: py
         ({**BASE, "startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
         ({**BASE, "pylog.bootstrap.server": "h:1"}, "did you mean 'pylog.bootstrap.servers'?"),
         ({**BASE, "xyzzy": "1"}, "Option 'xyzzy' is unknown; choose from"),
-        ({**BASE, "startingTimestamp": "1"}, "Option 'startingTimestamp' is not in this version"),
-        ({**BASE, "maxRecordsPerPartition": "1"}, "not in this version"),
+        ({**BASE, "startingTimestamp": "1.5"}, "Expected a single long value, got 1.5"),
+        ({**BASE, "endingTimestamp": "-1"}, "Expected a single long value, got -1"),
+        ({**BASE, "startingOffsetsByTimestamp": "1"}, 'Expected e.g. {"topicA": {"0": 123456789'),
+        ({**BASE, "startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "for option 'startingOffsetsByTimestamp' (-1 is no"),
+        ({**BASE, "endingOffsetsByTimestamp": '{"t":true}'}, "True is no time"),
+        ({**BASE, "startingOffsetsByTimestampStrategy": "x"}, "Strategy must be error or latest, got 'x'"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time such as 500ms, 30s or 15m, got 'soon'"),
+        ({**BASE, "minOffsetsPerTrigger": "0"}, "minOffsetsPerTrigger must be positive"),
+        (
+            {**BASE, "minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "15"},
+            "The value of minOffsetsPerTrigger(20) is higher than the maxOffsetsPerTrigger(15).",
+        ),
+        ({**BASE, "maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be positive"),
+        ({**BASE, "provider": "pylog"}, "Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…)"),
         ({**BASE, "where": "a=1"}, "not in this version"),
         ({**BASE, "pylog.ssl.cafile": "x"}, "not in this version"),
         *[
@@ -117,6 +129,9 @@ def test_ending_offsets_are_refused_in_streams() -> None:
     """S4: endingOffsets is for batch reads."""
     with pytest.raises(OptionError, match="ending offset not valid in streaming queries"):
         parse_source_options({**BASE, "endingOffsets": "latest"}).stream_start()
+    for name, value in {"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"t":1}'}.items():
+        with pytest.raises(OptionError, match="ending timestamp not valid in streaming queries"):
+            parse_source_options({**BASE, name: value}).stream_start()
 
 
 def test_client_options_without_effect_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,6 +141,23 @@ def test_client_options_without_effect_are_one_warning(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [
         "ignore settings without a meaning in spark settings=pylog.max.poll.records,pylog.receive.buffer.bytes"
     ]
+
+
+def test_options_that_tune_kafkas_source_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """S4: a job that only tunes how Kafka's source fetches moves over."""
+    tuned = {"groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "5"}
+    with caplog.at_level(logging.WARNING, logger="pyspark_log.spark"):
+        parse_source_options({**BASE, **tuned, "FETCHOFFSET.RETRYINTERVALMS": "9"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "ignore settings without a meaning in spark "
+        "settings=fetchOffset.numRetries,fetchOffset.retryIntervalMs,groupIdPrefix,kafkaConsumer.pollTimeoutMs"
+    ]
+
+
+def test_what_spark_adds_to_a_tables_options_is_let_through() -> None:
+    """S1: `saveAsTable` hands the writer what the catalog adds."""
+    added = {"provider": "pylog", "owner": "me", "option.topic": "t", "location": "file:/w/t"}
+    assert parse_sink_options({"topic": "t", **added}).topic == "t"
 
 
 def test_options_of_the_other_direction_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:

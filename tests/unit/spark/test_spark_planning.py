@@ -129,17 +129,54 @@ def test_divide_gives_the_ranges_of_kafkas_calculator(
     assert divide(ranges_of(spans), min_partitions) == ranges_of(expected)
 
 
+@pytest.mark.parametrize(
+    ("max_records", "min_partitions", "spans", "expected"),
+    [
+        pytest.param(4, None, [(TP1, 1, 6)], [(TP1, 1, 3), (TP1, 3, 6)], id="SPARK-49259: 1 to N"),
+        pytest.param(20, None, [(TP1, 1, 21), (TP2, 1, 21)], [(TP1, 1, 21), (TP2, 1, 21)], id="SPARK-49259: N to N"),
+        pytest.param(
+            20,
+            1,
+            [(TP1, 1, 40), (TP2, 1, 21)],
+            [(TP1, 1, 20), (TP1, 20, 40), (TP2, 1, 21)],
+            id="SPARK-49259: low minPartitions, the maximum wins",
+        ),
+        pytest.param(
+            20,
+            4,
+            [(TP1, 1, 21), (TP2, 1, 21)],
+            [(TP1, 1, 11), (TP1, 11, 21), (TP2, 1, 11), (TP2, 11, 21)],
+            id="SPARK-49259: high minPartitions wins",
+        ),
+        pytest.param(1, 3, [(TP1, 0, 2)], [(TP1, 0, 1), (TP1, 1, 2)], id="no more than there are offsets"),
+    ],
+)
+def test_divide_keeps_to_the_most_records(
+    max_records: int, min_partitions: int | None, spans: Spans, expected: Spans
+) -> None:
+    """S3/S4: `maxRecordsPerPartition`, row by row of Kafka's suite."""
+    divided = divide(ranges_of(spans), min_partitions, max_records)
+    assert [one for one in divided if one.size] == ranges_of(expected)
+
+
 spans_strategy = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=12)
 
 
 @settings(deadline=None)
-@given(spans_strategy, st.none() | st.integers(1, 60), st.sampled_from([0, 1, 100, 10_000]))
+@given(
+    spans_strategy,
+    st.none() | st.integers(1, 60),
+    st.none() | st.integers(10_000, 10**6),
+    st.sampled_from([0, 1, 100, 10_000]),
+)
 def test_divide_and_share_neither_drop_nor_duplicate_nor_reorder_an_offset(
-    spans: list[tuple[int, int]], min_partitions: int | None, coalesce_rows: int
+    spans: list[tuple[int, int]], min_partitions: int | None, max_records: int | None, coalesce_rows: int
 ) -> None:
     """S3: however they are split and shared, each partition's ranges adjoin in order from its start to its end."""
     ranges = [OffsetRange(TopicPartition("t", i), start, start + size) for i, (start, size) in enumerate(spans)]
-    coalesced = coalesce(divide(ranges, min_partitions), coalesce_rows=coalesce_rows, min_partitions=min_partitions)
+    divided = divide(ranges, min_partitions, max_records)
+    coalesced = coalesce(divided, coalesce_rows=coalesce_rows, min_partitions=min_partitions)
+    assert max_records is None or all(one.size <= max_records for one in divided)
     for original in ranges:
         parts = [one for input_partition in coalesced for one in input_partition if one.partition == original.partition]
         if original.size == 0:

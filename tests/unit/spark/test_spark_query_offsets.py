@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -24,6 +24,7 @@ class LogInMemory:
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.group: SourceOffset = {}
+        self.times: dict[TopicPartition, list[int]] = {}  # of the records from offset 0 on
         self.snapshots = 0
         self.scripted: list[LogSnapshot] = []
         self.make("t", *ends.values())
@@ -52,10 +53,17 @@ class LogInMemory:
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         return {tp: self.group[tp] for tp in partitions if tp in self.group}
 
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
+        first = {
+            tp: next((offset for offset, at in enumerate(self.times.get(tp, ())) if at >= time), None)
+            for tp, time in times.items()
+        }
+        return {tp: offset for tp, offset in first.items() if offset is not None}
 
-def query(log: LogInMemory, **given: str) -> QueryOffsets:
+
+def query(log: LogInMemory, clock: FakeClock | None = None, **given: str) -> QueryOffsets:
     options = {"subscribe": "t", "startingOffsets": "earliest", "pylog.group.id": "g", **given}
-    return QueryOffsets(parse_source_options(options), log, clock=FakeClock())
+    return QueryOffsets(parse_source_options(options), log, clock=clock or FakeClock())
 
 
 def spans(planned: list) -> list[list[tuple[TopicPartition, int, int]]]:
@@ -76,6 +84,92 @@ def test_initial_offset_is_the_groups_commit_or_earliest() -> None:
     log = LogInMemory(p0=5, p1=5)
     log.group = {T0: 3}
     assert query(log, startingOffsets="committed").initial() == {T0: 3, T1: 0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "200"},
+        {"startingOffsetsByTimestamp": '{"t":{"0":200,"1":200}}'},
+        {"startingOffsetsByTimestamp": '{"t":200}'},
+        {"startingTimestamp": "200", "startingOffsetsByTimestamp": '{"t":999}'},
+    ],
+)
+def test_query_starts_at_the_first_record_of_a_time(given: dict[str, str]) -> None:
+    """S4: Kafka's order: one time for all, then times by partition, then offsets."""
+    log = LogInMemory(p0=3, p1=2)
+    log.times = {T0: [100, 300, 200], T1: [100, 200]}
+    assert query(log, startingOffsets="latest", **given).initial() == {T0: 1, T1: 1}
+
+
+def test_time_after_all_records_is_refused_or_the_end() -> None:
+    """S4: startingOffsetsByTimestampStrategy."""
+    log = LogInMemory(p0=2, p1=2)
+    log.times = {T0: [100, 200], T1: [100, 300]}
+    with pytest.raises(OptionError, match="No offset matched from request of topic-partition t-0 and timestamp 300"):
+        query(log, startingTimestamp="300").initial()
+    given = {"startingTimestamp": "300", "startingOffsetsByTimestampStrategy": "latest"}
+    first = query(log, **given)
+    start = first.initial()
+    assert start == {T0: 2, T1: 1}
+    end = first.latest(start, None)
+    assert end == {T0: 2, T1: 2}
+    log.times[T0] += [250, 300]
+    log.spans[T0] = (0, 4)
+    again = query(log, **given)
+    assert spans(again.plan(again.initial(), end)) == [[(T1, 1, 2)]]
+    assert spans(again.plan(end, again.latest(end, None))) == [[(T0, 2, 4)]]
+
+
+def test_record_that_is_written_while_times_are_looked_up_is_no_loss() -> None:
+    """The offset that was found may be newer than the first look at the log's end."""
+    log = LogInMemory(p0=1)
+    log.times = {T0: [100, 200]}
+    log.scripted = [log.snapshot()]
+    log.spans[T0] = (0, 2)
+    assert query(log, startingTimestamp="200").initial() == {T0: 1}
+
+
+def test_times_must_be_of_the_assigned_partitions() -> None:
+    """S4: as specific offsets."""
+    log = LogInMemory(p0=1, p1=1)
+    log.times = {T0: [1], T1: [1]}
+    for text in ('{"u":{"0":1}}', '{"t":{"0":1,"7":1}}'):
+        with pytest.raises(OptionError, match="startingOffsetsByTimestamp contains specific timestamps, you must"):
+            query(log, startingOffsetsByTimestamp=text).initial()
+
+
+def test_few_offsets_wait_for_more_but_not_for_ever() -> None:
+    """S4: minOffsetsPerTrigger and maxTriggerDelay; the first micro-batch of a process never waits."""
+    log, clock = LogInMemory(p0=1, p1=0), FakeClock()
+    source = query(log, clock, minOffsetsPerTrigger="10", maxTriggerDelay="5min")
+    start = source.initial()
+    first = source.latest(start, None, 10)
+    assert first == {T0: 1, T1: 0}
+    log.spans[T0], log.spans[T1] = (0, 5), (0, 5)
+    assert source.latest(first, None, 10) == first
+    log.spans[T1] = (0, 6)
+    second = source.latest(first, None, 10)
+    assert second == {T0: 5, T1: 6}
+    log.spans[T0] = (0, 6)
+    clock.sleep(299)
+    assert source.latest(second, None, 10) == second
+    clock.sleep(1)
+    assert source.latest(second, None, 10) == {T0: 6, T1: 6}
+
+
+def test_both_limits_count_together_and_neither_ends_a_bounded_query_early() -> None:
+    """S4: compositeReadLimit; with availableNow what is there is read, however little."""
+    log = LogInMemory(p0=30)
+    source = query(log, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="20")
+    first = source.latest(source.initial(), 20, 10)
+    assert first == {T0: 20}
+    second = source.latest(first, 20, 10)
+    assert second == {T0: 30}
+    log.spans[T0] = (0, 39)
+    assert source.latest(second, 20, 10) == second
+    source.bound()
+    assert source.latest(second, 20, 10) == {T0: 39}
 
 
 @pytest.mark.parametrize(("asked", "given"), [(2, 4), (11, 10), (4, 4), (10, 10)])

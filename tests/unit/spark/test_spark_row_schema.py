@@ -60,6 +60,19 @@ def test_columns_are_chosen_in_the_order_given() -> None:
     assert layout({"t": FLIGHTS}, columns="delay", includeMetadata="true").columns == ("delay", "_metadata")
 
 
+def test_topics_that_share_the_chosen_columns_are_read_together() -> None:
+    """S4: `columns` counts before the schemas are compared; a column is nullable where it is in one of the topics."""
+    other = typed(pa.schema([("price", pa.float64()), ("delay", pa.int32()), ("carrier", pa.string())]))
+    assert layout({"t": FLIGHTS, "u": other}, columns="carrier,delay").schema == ddl("carrier string, delay int")
+    with pytest.raises(OptionError, match=r"name columns that both have with .option\('columns', …\)"):
+        layout({"t": FLIGHTS, "u": other})
+    with pytest.raises(OptionError, match="topic t has no column 'price'"):
+        layout({"t": FLIGHTS, "u": other}, columns="price")
+    longer = typed(pa.schema([("delay", pa.int64())]))
+    with pytest.raises(OptionError, match=r"different schemas \(delay int32; delay int64\)"):
+        layout({"t": FLIGHTS, "u": longer}, columns="delay")
+
+
 @pytest.mark.parametrize(
     ("topics", "given", "says"),
     [
