@@ -126,6 +126,7 @@ class PylogFlightServer(flight.FlightServerBase):
             super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
             if not port:
                 self._start_watches(self.port)
+            self._memory_watch.bound_new()
         except BaseException:
             self._stop_watches()
             raise

@@ -189,14 +189,18 @@ class MemoryWatch:
         ]
 
     def start(self, port: int) -> None:
-        """Begins to watch the connections to ``port``."""
+        """Begins to watch the connections to ``port``, on which nothing needs to listen yet."""
         self._port = port
-        self._credits.start(port)
-        for address, each in connections.traffic(port).items():
-            # It was made before that, so its beginning may be unknown for good. Its peer connects again.
-            connections.reset_now(each.descriptor, port, address)
         for worker in (self._worker, *self._order_workers):
             worker.start()
+
+    def bound_new(self) -> None:
+        """Bounds connections from their first byte on. Called when a socket listens on the port: it has to be told."""
+        with self._stepping:
+            self._credits.start(self._port)
+            for address, each in connections.traffic(self._port).items():
+                # It was made before that, so its beginning may be unknown for good. Its peer connects again.
+                connections.reset_now(each.descriptor, self._port, address)
 
     def stop(self) -> None:
         """Ends the threads; waits up to a second for the one that checks."""
