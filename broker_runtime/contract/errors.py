@@ -403,6 +403,12 @@ class NotSupportedError(RequestError):
     code = "NOT_SUPPORTED"
 
 
+class InvalidPredicateError(RequestError):
+    """A predicate (``where``) is not understood, or does not fit the topic's columns."""
+
+    code = "INVALID_PREDICATE"
+
+
 class OptionError(RequestError):
     """A Spark option is unknown, missing or its value is not allowed."""
 

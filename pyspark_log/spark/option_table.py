@@ -27,7 +27,7 @@ _SOURCE = (
     "subscribe", "assign", "subscribePattern", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "coalesceRows", "columns", "includeHeaders", "includeMetadata",
+    "maxRecordsPerPartition", "coalesceRows", "columns", "where", "includeHeaders", "includeMetadata",
 )  # fmt: skip
 REPLAY_DIFFERS = "pylog.replay.differs"
 _SINK = ("topic", "txnAppId", "txnVersion", REPLAY_DIFFERS)
@@ -38,7 +38,6 @@ _OF_SPARK_ITSELF = (
 )  # fmt: skip
 _ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
                    "_asyncProgressTrackingOverrideSinkSupportCheck")  # fmt: skip
-_NOT_YET = ("where",)
 _WITHOUT_A_MEANING = (
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
@@ -172,8 +171,6 @@ def _refuse_unless_sparks_own(name: str, value: str, direction: Direction, own_n
             f"pylog has no paths: {value!r} was given as one (load, save or start with an argument). "
             f"Name the topic with .option({option!r}, …)"
         )
-    if lowered in _lowered(_NOT_YET):
-        raise OptionError(f"Option '{_lowered(_NOT_YET)[lowered]}' is not in this version")
     raise OptionError(f"Option '{name}' is unknown; {suggestion(name, sorted(own_names))}")
 
 

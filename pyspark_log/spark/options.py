@@ -95,6 +95,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     coalesce_rows: int
     columns: tuple[str, ...] | None
+    where: str | None
     include_headers: bool
     include_metadata: bool
     group_id: str | None
@@ -170,6 +171,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         max_records_per_partition=_parse_positive(own, "maxRecordsPerPartition"),
         coalesce_rows=_parse_integer(own, "coalesceRows", default=COALESCE_ROWS),
         columns=_parse_columns(own.get("columns")),
+        where=own.get("where"),
         include_headers=_parse_boolean(own, "includeHeaders", default=False),
         include_metadata=_parse_boolean(own, "includeMetadata", default=False),
         group_id=None if group_id is None else check_group_id(group_id),

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.predicate import Predicate
+from broker_runtime.contract.predicate.frames import UNKNOWN_BOUNDS, Bounds, may_match
 from pyspark_log.spark.offsets import SourceOffset
 
 
@@ -43,6 +45,18 @@ class OffsetRange:
     def is_bound_late(self) -> bool:
         """Whether the range may hold more when it is read than when it was planned."""
         return self.binds_start or self.binds_end
+
+
+def can_match(where: Predicate, one: OffsetRange) -> bool:
+    """Whether a record of the range can match, by its partition and its offset."""
+    number = one.partition.partition
+    known = {
+        "_metadata.partition": Bounds(number, number, has_nulls=False),
+        "_metadata.offset": Bounds(
+            None if one.binds_start else one.start, None if one.binds_end else one.end - 1, has_nulls=False
+        ),
+    }
+    return may_match(where.root, lambda name: known.get(name, UNKNOWN_BOUNDS))
 
 
 def divide(

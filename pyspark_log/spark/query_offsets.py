@@ -24,6 +24,7 @@ from typing import Protocol
 from broker_runtime.contract.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.predicate import Predicate
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from pyspark_log.spark.offsets import (
     OffsetLimit,
@@ -35,7 +36,15 @@ from pyspark_log.spark.offsets import (
     written_for,
 )
 from pyspark_log.spark.options import SourceOptions
-from pyspark_log.spark.planning import OffsetRange, RangePlan, coalesce, divide, plan_ranges, rate_limit
+from pyspark_log.spark.planning import (
+    OffsetRange,
+    RangePlan,
+    can_match,
+    coalesce,
+    divide,
+    plan_ranges,
+    rate_limit,
+)
 
 _SECOND_LOOKS = 3
 _SECOND_LOOK_PAUSE_S = 0.2
@@ -114,8 +123,12 @@ class SecondLooks:
 class QueryOffsets:
     """See the module. Not thread-safe: Spark calls a source from one thread."""
 
-    def __init__(self, options: SourceOptions, view: LogView, *, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self, options: SourceOptions, view: LogView, *, where: Predicate | None = None, clock: Clock = CLOCK
+    ) -> None:
+        """``where``: partitions in which no record can match are not read."""
         self._options = options
+        self._where = where
         self._view = view
         self._clock = clock
         self._initial: SourceOffset | None = None
@@ -226,7 +239,7 @@ class QueryOffsets:
                 snapshot = self._view.snapshot()
                 plan, existing = _planned(start, end, {}, snapshot)
         self._report(plan, end, existing)
-        return input_partitions(plan.ranges, self._options, snapshot)
+        return input_partitions(plan.ranges, self._options, snapshot, self._where)
 
     def topic_ids_at(self, start: SourceOffset) -> dict[str, bytes]:
         """The ids of the topics that ``start`` is about, as far as this process has seen them."""
@@ -305,9 +318,12 @@ class QueryOffsets:
 
 
 def input_partitions(
-    ranges: Iterable[OffsetRange], options: SourceOptions, snapshot: LogSnapshot
+    ranges: Iterable[OffsetRange], options: SourceOptions, snapshot: LogSnapshot, where: Predicate | None = None
 ) -> list[tuple[PlannedRange, ...]]:
-    """What each of Spark's tasks reads, by the options that say how much that may be."""
+    """What each of Spark's tasks reads, by the options that say how much that may be. Ranges in which no record can
+    match ``where`` are left out."""
+    if where is not None:
+        ranges = [one for one in ranges if can_match(where, one)]
     rows, least = options.max_records_per_partition, options.min_partitions
     most = options.coalesce_rows if rows is None else min(options.coalesce_rows, rows)
     coalesced = coalesce(divide(ranges, least, rows), coalesce_rows=most, min_partitions=least)

@@ -176,10 +176,13 @@ class _RangeRows:
         if topic.topic_id != self._topic_id:
             raise InconsistentTopicIdError(f"topic {topic.name!r} was deleted and recreated")
         try:
-            return topic, RowAssembler(topic.name, topic.schema, self._layout.columns)
+            return topic, self._assembler_for(topic)
         except SchemaMismatchError:  # a column that was added since this process saw the topic
             topic = self._cluster.topic(one.partition.topic, max_age=topic)
-            return topic, RowAssembler(topic.name, topic.schema, self._layout.columns)
+            return topic, self._assembler_for(topic)
+
+    def _assembler_for(self, topic: Topic) -> RowAssembler:
+        return RowAssembler(topic.name, topic.schema, self._layout.columns, where=self._layout.where)
 
     def _skip_what_is_gone(self, error: PylogError) -> None:
         one = self._planned.range

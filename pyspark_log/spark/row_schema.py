@@ -26,8 +26,10 @@ from pyspark.sql.types import (
 )
 
 from broker_runtime.contract.errors import OptionError
-from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.predicate import Predicate, parse_predicate
+from broker_runtime.contract.schema import UNTYPED, TopicSchema
 from broker_runtime.contract.suggestion import suggestion
+from pyspark_log.client.reading.rows import predicate_columns
 from pyspark_log.spark.options import SourceOptions
 
 METADATA = "_metadata"
@@ -47,10 +49,12 @@ METADATA_TYPE = StructType([*_POSITION, StructField(HEADERS, HEADERS_TYPE)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """What rows a source gives. ``schema`` is Spark's; its last field is ``_metadata`` where that was asked for."""
+    """What rows a source gives. ``schema`` is Spark's; its last field is ``_metadata`` where that was asked for.
+    ``where``: only rows that match."""
 
     is_typed: bool
     schema: StructType
+    where: Predicate | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -78,7 +82,19 @@ def lay_out_rows(topics: Mapping[str, TopicSchema], options: SourceOptions) -> R
     fields = _typed_fields(typed, options) if typed else _kafka_fields(options)
     if options.include_metadata:
         fields = [*fields, StructField(METADATA, METADATA_TYPE)]
-    return RowLayout(is_typed=bool(typed), schema=StructType(fields))
+    return RowLayout(is_typed=bool(typed), schema=StructType(fields), where=_parse_where(topics, options))
+
+
+def _parse_where(topics: Mapping[str, TopicSchema], options: SourceOptions) -> Predicate | None:
+    """The predicate, which must mean the same for every topic. Raises `InvalidPredicateError`, `OptionError`."""
+    if options.where is None:
+        return None
+    found = {name: parse_predicate(options.where, predicate_columns(topics[name])) for name in sorted(topics)}
+    first, *others = found or {"": parse_predicate(options.where, predicate_columns(UNTYPED))}
+    for name in others:
+        if found[name] != found[first]:
+            raise OptionError(f"where: its columns have other types in topic {name} than in {first}")
+    return found[first] if found else parse_predicate(options.where, predicate_columns(UNTYPED))
 
 
 def _kafka_fields(options: SourceOptions) -> list[StructField]:

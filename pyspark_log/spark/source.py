@@ -112,7 +112,7 @@ class PylogBatchReader(DataSourceReader):
         finally:
             view.close()
         ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest)
-        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot)]
+        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot, self._layout.where)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition. None as value is Spark's own for "there are no partitions"."""

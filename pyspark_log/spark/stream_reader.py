@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from broker_runtime.contract.predicate import Predicate
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.offsets import SourceOffset, offset_from_json, offset_to_json
@@ -53,10 +54,10 @@ _IDLE_PAUSE_S = 0.03
 class _Query:
     """The state of a query in the source's process."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, where: Predicate | None) -> None:
         options.stream_start()
         self.view = BrokerLogView(options, patience_s=QUERY_PATIENCE_S)
-        self.offsets = QueryOffsets(options, self.view)
+        self.offsets = QueryOffsets(options, self.view, where=where)
         self.pace = IdlePace()
         self.group = None if options.group_id is None else _Group(options.group_id, options, self.view)
 
@@ -181,7 +182,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> _Query:
         if self._query is None:
-            self._query = _Query(self._options)
+            self._query = _Query(self._options, self._layout.where)
             if self._query.group is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, self._terminate)
         return self._query

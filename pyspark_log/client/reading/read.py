@@ -11,13 +11,14 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from broker_runtime.contract.errors import InvalidRequestError, NotSupportedError, OffsetOutOfRangeError
+from broker_runtime.contract.errors import InvalidRequestError, OffsetOutOfRangeError
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.predicate import parse_predicate
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading.range_reader import read_range
-from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler
+from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler, predicate_columns
 
 Limit = str | datetime | int | Mapping[int, int]
 
@@ -29,7 +30,7 @@ def read(
     end: Limit = "latest",
     partitions: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
-    where: object = None,
+    where: str | None = None,
     metadata: bool = False,
     bootstrap_servers: str | Sequence[str] | None = None,
 ) -> pa.RecordBatchReader:
@@ -37,23 +38,23 @@ def read(
 
     ``start``, ``end``: ``"earliest"``, ``"latest"``, an aware datetime (the first record at or after it), an offset
     for every partition, or offsets by partition (by default earliest and latest). ``partitions``: only these.
-    ``columns``: only these, in this order; the broker sends no others. A topic with a schema has its columns, one
-    without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a struct of topic,
-    partition, offset, timestamp, timestampType, headers.
+    ``columns``: only these, in this order; the broker sends no others. ``where``: only the records that match, in the
+    words of Spark SQL (``"delay > 15 AND carrier LIKE 'U%'"``); README says which. A topic with a schema has its
+    columns, one without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a struct
+    of topic, partition, offset, timestamp, timestampType, headers.
 
     The reader blocks while the broker is away, up to 30 s without progress. Connections end with the reader: read it
     to its end, or close it. Raises `UnknownTopicOrPartitionError`, `SchemaMismatchError` (unknown column),
-    `OffsetOutOfRangeError`, `NotSupportedError` (``where``); while reading also `CorruptRecordError`, `DataLossError`.
+    `OffsetOutOfRangeError`, `InvalidPredicateError`; while reading also `CorruptRecordError`, `DataLossError`.
     """
-    if where is not None:
-        raise NotSupportedError("where: filtering in the broker comes in a later version; filter what you read")
     cluster = Cluster.at(bootstrap_servers)
     try:
         described = cluster.topic(topic)
         names = list(columns) if columns is not None else _all_names(described)
         if metadata and METADATA not in names:
             names.append(METADATA)
-        rows = RowAssembler(topic, described.schema, names)
+        predicate = None if where is None else parse_predicate(where, predicate_columns(described.schema))
+        rows = RowAssembler(topic, described.schema, names, where=predicate)
         chosen = range(len(described.partitions)) if partitions is None else list(dict.fromkeys(partitions))
         for partition in chosen:
             described.partition(partition)

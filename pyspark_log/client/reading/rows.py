@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
+from broker_runtime.contract.predicate import Predicate, matching
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.suggestion import suggestion
 
@@ -41,15 +42,26 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 """The columns of a topic without a schema if none are chosen."""
 
 
+def predicate_columns(schema: TopicSchema) -> dict[str, pa.DataType]:
+    """The columns that a predicate over a topic may name, beside ``_metadata.…``, with their types."""
+    if schema.is_typed:
+        return {field.name: field.type for field in schema.arrow}
+    return {name: _KAFKA_FIELDS[name].type for name in KAFKA_COLUMNS}
+
+
 class RowAssembler:
     """Makes rows of chosen columns from frames of one topic. For one thread."""
 
-    def __init__(self, topic: str, schema: TopicSchema, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, topic: str, schema: TopicSchema, names: Sequence[str] | None = None, *, where: Predicate | None = None
+    ) -> None:
         """``names``: columns in the order wanted, `METADATA` among them or not; None: all (`KAFKA_COLUMNS`).
+        ``where``: only the rows that match; its columns need not be among ``names``.
 
-        Raises `SchemaMismatchError` for an unknown one.
+        Raises `SchemaMismatchError` for an unknown column.
         """
         self.topic = topic
+        self._where = where
         if names is None:
             names = schema.arrow.names if schema.is_typed else KAFKA_COLUMNS
         fields: list[pa.Field] = []
@@ -64,9 +76,12 @@ class RowAssembler:
                 raise SchemaMismatchError(f"no column {name!r}; {suggestion(name, _KAFKA_FIELDS)}")
         self.arrow_schema = pa.schema(fields)
         self._own = frozenset(schema.arrow.names)
-        chosen = frozenset(names)
-        ids = set(schema.column_ids([name for name in names if name in self._own and name != METADATA]))
-        if METADATA in chosen or (not schema.is_typed and "timestamp" in chosen):
+        looked_at = () if where is None else where.columns
+        chosen = frozenset(names).union(looked_at)
+        own = [name for name in dict.fromkeys((*names, *looked_at)) if name in self._own and name != METADATA]
+        ids = set(schema.column_ids(own))
+        is_timed = METADATA in chosen or f"{METADATA}.timestamp" in chosen
+        if is_timed or (not schema.is_typed and "timestamp" in chosen):
             ids.add(TIMESTAMP_COLUMN_ID)
         if METADATA in chosen or (not schema.is_typed and "headers" in chosen):
             ids.add(HEADERS_COLUMN_ID)
@@ -87,10 +102,19 @@ class RowAssembler:
         if first >= stop:
             return None
         rows = _Rows(decoded, self._constants, partition, first, stop - first)
-        return [
-            rows.own(name) if name in self._own else rows.metadata() if name == METADATA else rows.kafka(name)
-            for name in self.arrow_schema.names
-        ]
+        if self._where is None:
+            return [self._column(rows, name) for name in self.arrow_schema.names]
+        matches = matching(self._where, lambda name: self._column(rows, name), stop - first)
+        count = matches.true_count
+        if count == 0:
+            return None
+        arrays = [self._column(rows, name) for name in self.arrow_schema.names]
+        return arrays if count == stop - first else [array.filter(matches) for array in arrays]
+
+    def _column(self, rows: _Rows, name: str) -> pa.Array:
+        if name in self._own:
+            return rows.own(name)
+        return rows.metadata() if name == METADATA else rows.kafka(name.removeprefix(f"{METADATA}."))
 
 
 class _Rows:

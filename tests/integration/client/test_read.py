@@ -72,17 +72,29 @@ def test_read_takes_ranges_by_offset_and_time(new_topic: Callable[..., str], adm
 
 
 def test_read_refuses_wrong_arguments_at_once(new_topic: Callable[..., str]) -> None:
-    """S8: unknown topics, partitions and columns are refused by name; ``where`` is not supported yet."""
+    """S8: unknown topics, partitions and columns are refused by name, and predicates that do not fit."""
     name = new_topic(1)
     for call, error in (
         (lambda: read("no-such-topic"), errors.UnknownTopicOrPartitionError),
         (lambda: read(name, partitions=[3]), errors.UnknownTopicOrPartitionError),
         (lambda: read(name, columns=["valu"]), errors.SchemaMismatchError),
         (lambda: read(name, start="begin"), errors.InvalidRequestError),
-        (lambda: read(name, where="a > 1"), errors.NotSupportedError),
+        (lambda: read(name, where="a > 1"), errors.InvalidPredicateError),
     ):
         with pytest.raises(error):
             call()
+
+
+def test_read_gives_only_rows_that_match(new_topic: Callable[..., str]) -> None:
+    """S8: by columns that nobody asked for, and by offsets."""
+    name = new_topic(2)
+    fill(name, 100)
+    table = read(
+        name, columns=["partition"], where="offset >= 7 AND value IS NOT NULL AND _metadata.offset < 9"
+    ).read_all()
+    assert table.column_names == ["partition"]
+    assert sorted(table["partition"].to_pylist()) == [0, 0, 1, 1]
+    assert read(name, where="_metadata.partition = 5").read_all().num_rows == 0
 
 
 def test_read_range_continues_where_a_broken_stream_ended(

@@ -93,7 +93,6 @@ def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: py
         ),
         ({**BASE, "maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be positive"),
         ({**BASE, "provider": "pylog"}, "Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…)"),
-        ({**BASE, "where": "a=1"}, "not in this version"),
         ({**BASE, "pylog.ssl.cafile": "x"}, "not in this version"),
         *[
             ({**BASE, f"pylog.{name}": "x"}, f"Option 'pylog.{name}' is not supported")

@@ -1,0 +1,364 @@
+"""A predicate's text into a typed tree, for one topic's columns.
+
+    or         := and {OR and}
+    and        := not {AND not}
+    not        := {NOT} test
+    test       := ( or ) | operand [op operand | [NOT] IN (…) | [NOT] BETWEEN literal AND literal | [NOT] LIKE 'x%'
+                  | IS [NOT] NULL]
+
+One side of a comparison is a column, the other a literal. Values are turned into what the column stores, exactly: a
+whole number is less than 1.5 if it is at most 1. Where Spark would compare as double, so does this.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from broker_runtime.contract.errors import InvalidPredicateError
+from broker_runtime.contract.predicate.syntax import (
+    Date,
+    Literal,
+    Name,
+    Timestamp,
+    Token,
+    Word,
+    parse_date,
+    parse_timestamp,
+    tokens,
+)
+from broker_runtime.contract.predicate.tree import (
+    And,
+    Column,
+    Compare,
+    Constant,
+    IsNull,
+    Known,
+    Node,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    Prefix,
+)
+from broker_runtime.contract.suggestion import suggestion
+
+METADATA_COLUMNS: Mapping[str, pa.DataType] = {
+    "_metadata.partition": pa.int32(),
+    "_metadata.offset": pa.int64(),
+    "_metadata.timestamp": pa.timestamp("us", tz="UTC"),
+}
+_MOST_DEPTH = 50
+_OPS: Mapping[str, Op] = {"<": "<", "<=": "<=", "=": "=", ">=": ">=", ">": ">"}
+_FLIPPED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>", "<=>": "<=>"}
+
+
+def parse_predicate(text: str, columns: Mapping[str, pa.DataType]) -> Predicate:
+    """The predicate ``text`` over these columns (names → types) and `METADATA_COLUMNS`.
+
+    Names are found in any case, as by Spark. Raises `InvalidPredicateError`, which names what is not understood, an
+    unknown column, or a value that does not fit its column.
+    """
+    parser = _Parser(text, columns)
+    return Predicate(text, parser.whole())
+
+
+class _Parser:
+    """Recursive descent over the words. Used once."""
+
+    def __init__(self, text: str, columns: Mapping[str, pa.DataType]) -> None:
+        self._columns = columns
+        self._tokens = tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Node:
+        if not self._tokens:
+            raise InvalidPredicateError("where is empty")
+        node = self._or()
+        if self._at < len(self._tokens):
+            raise InvalidPredicateError(f"where: {_shown(self._tokens[self._at])} was not expected")
+        return node
+
+    def _or(self) -> Node:
+        parts = [self._and()]
+        while self._take("OR"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def _and(self) -> Node:
+        parts = [self._not()]
+        while self._take("AND"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _not(self) -> Node:
+        is_negated = False
+        while self._take("NOT"):
+            is_negated = not is_negated
+        node = self._test()
+        return Not(node) if is_negated else node
+
+    def _test(self) -> Node:
+        if self._take("("):
+            self._depth += 1
+            if self._depth > _MOST_DEPTH:
+                raise InvalidPredicateError(f"where: parentheses more than {_MOST_DEPTH} deep")
+            node = self._or()
+            self._expect(")")
+            self._depth -= 1
+            return node
+        operand = self._operand()
+        if isinstance(operand, Literal):
+            return self._after_literal(operand)
+        is_negated = self._take("NOT")
+        node = self._after_column(operand, is_negated=is_negated)
+        return Not(node) if is_negated else node
+
+    def _after_literal(self, literal: Literal) -> Node:
+        op = self._operator()
+        if op is None:
+            if literal.value is None or isinstance(literal.value, bool):
+                return Constant(literal.value)
+            raise InvalidPredicateError(f"where: {literal.text} is not a condition")
+        column = self._operand()
+        if isinstance(column, Literal):
+            raise InvalidPredicateError(f"where: {literal.text} {op} {column.text} has no column")
+        return _comparison(column, _FLIPPED[op], literal)
+
+    def _after_column(self, column: Column, *, is_negated: bool) -> Node:
+        if self._take("IN"):
+            self._expect("(")
+            parts = [_comparison(column, "=", self._literal())]
+            while self._take(","):
+                parts.append(_comparison(column, "=", self._literal()))
+            self._expect(")")
+            return Or(tuple(parts))
+        if self._take("BETWEEN"):
+            low = self._literal()
+            self._expect("AND")
+            high = self._literal()
+            return And((_comparison(column, ">=", low), _comparison(column, "<=", high)))
+        if self._take("LIKE"):
+            return _like(column, self._literal())
+        if is_negated:
+            raise InvalidPredicateError(f"where: after {column.name} NOT must come IN, BETWEEN or LIKE")
+        if self._take("IS"):
+            is_not = self._take("NOT")
+            self._expect_null()
+            return Not(IsNull(column)) if is_not else IsNull(column)
+        op = self._operator()
+        if op is not None:
+            other = self._operand()
+            if isinstance(other, Column):
+                raise InvalidPredicateError(
+                    f"where: {column.name} {op} {other.name}: a column is compared with a value, not with another "
+                    "column"
+                )
+            return _comparison(column, op, other)
+        if pt.is_boolean(column.type):
+            return Compare(column, "=", True)
+        raise InvalidPredicateError(f"where: {column.name} is {column.type}, not a condition")
+
+    def _operator(self) -> str | None:
+        token = self._peek()
+        if isinstance(token, Word) and token.text in _FLIPPED:
+            self._at += 1
+            return token.text
+        return None
+
+    def _operand(self) -> Column | Literal:
+        token = self._peek()
+        if isinstance(token, Name):
+            self._at += 1
+            return self._column(token)
+        return self._literal()
+
+    def _literal(self) -> Literal:
+        sign = "-" if self._take("-") else "+" if self._take("+") else ""
+        token = self._peek()
+        if not isinstance(token, Literal):
+            raise InvalidPredicateError(f"where: {_shown(token)} where a value is expected")
+        self._at += 1
+        if not sign:
+            return token
+        value = token.value
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            raise InvalidPredicateError(f"where: {sign}{token.text} is no number")
+        return Literal(sign + token.text, -value if sign == "-" else value)
+
+    def _column(self, name: Name) -> Column:
+        text = str(name)
+        if self._peek() == Word("("):
+            raise InvalidPredicateError(f"where: {text}(…): functions are not allowed, only columns and values")
+        known = {**METADATA_COLUMNS, **self._columns}
+        if text in known and (len(name.parts) == 1 or text in METADATA_COLUMNS):
+            return Column(text, known[text])
+        alike = [one for one in known if one.lower() == text.lower()]
+        if len(alike) == 1:
+            return Column(alike[0], known[alike[0]])
+        if alike:
+            raise InvalidPredicateError(f"where: {text!r} is one of {', '.join(sorted(alike))}")
+        raise InvalidPredicateError(f"where: no column {text!r}; {suggestion(text, sorted(known))}")
+
+    def _peek(self) -> Token | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _take(self, word: str) -> bool:
+        if self._peek() == Word(word):
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            raise InvalidPredicateError(f"where: {_shown(self._peek())} where {word} is expected")
+
+    def _expect_null(self) -> None:
+        token = self._peek()
+        if not (isinstance(token, Literal) and token.value is None):
+            raise InvalidPredicateError(f"where: {_shown(token)} where NULL is expected")
+        self._at += 1
+
+
+def _shown(token: Token | None) -> str:
+    if token is None:
+        return "the end"
+    return repr(str(token) if isinstance(token, Name) else token.text)
+
+
+def _comparison(column: Column, op: str, literal: Literal) -> Node:
+    if op == "<=>":
+        if literal.value is None:
+            return IsNull(column)
+        return And((Not(IsNull(column)), _comparison(column, "=", literal)))
+    if op == "<>":
+        return Not(_comparison(column, "=", literal))
+    if literal.value is None:
+        return Constant(None)
+    for fits, compare in _KINDS:
+        if fits(column.type):
+            node = compare(column, _OPS[op], literal)
+            if node is not None:
+                return node
+    raise InvalidPredicateError(
+        f"where: {column.name} is {column.type}, which cannot be compared with {literal.text}{_advice(column, literal)}"
+    )
+
+
+def _advice(column: Column, literal: Literal) -> str:
+    if isinstance(literal.value, str) and (pt.is_integer(column.type) or pt.is_floating(column.type)):
+        return ": numbers have no quotes"
+    if isinstance(literal.value, Date | Timestamp) or pt.is_temporal(column.type):
+        return (
+            ": times are written DATE '2026-01-31', TIMESTAMP '2026-01-31 12:00:00Z', TIMESTAMP_NTZ "
+            "'2026-01-31 12:00:00'"
+        )
+    return ""
+
+
+def _of_number(column: Column, op: Op, literal: Literal) -> Node | None:
+    """Whole numbers and decimals: exact, in units of the column's last digit."""
+    value = literal.value
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(value, float):
+        return Compare(column, op, value, is_double=True)
+    is_decimal = pt.is_decimal(column.type)
+    scaled = Fraction(value) * 10 ** (column.type.scale if is_decimal else 0)
+    if is_decimal:
+        most = 10**column.type.precision - 1
+        least = -most
+    else:
+        bits = column.type.bit_width
+        least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+    if op == "=" and (scaled.denominator != 1 or not least <= scaled <= most):
+        return Known(column, False)
+    if scaled > most:
+        return Known(column, op in ("<", "<="))
+    if scaled < least:
+        return Known(column, op in (">", ">="))
+    if scaled.denominator != 1:  # there is no equal value: below 1.5 is at most 1
+        op = "<=" if op in ("<", "<=") else ">="
+        return Compare(column, op, math.floor(scaled) if op == "<=" else math.ceil(scaled))
+    return Compare(column, op, int(scaled))
+
+
+def _of_float(column: Column, op: Op, literal: Literal) -> Node | None:
+    value = literal.value
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    return Compare(column, op, float(value))
+
+
+def _of_boolean(column: Column, op: Op, literal: Literal) -> Node | None:
+    return Compare(column, op, literal.value) if isinstance(literal.value, bool) and op == "=" else None
+
+
+def _of_text(column: Column, op: Op, literal: Literal) -> Node | None:
+    value = literal.value
+    if isinstance(value, str):
+        return Compare(column, op, _utf8(value))
+    return Compare(column, op, value) if isinstance(value, bytes) and not pt.is_string(column.type) else None
+
+
+def _of_date(column: Column, op: Op, literal: Literal) -> Node | None:
+    value = _parsed(literal, parse_date)
+    return Compare(column, op, value.days) if isinstance(value, Date) else None
+
+
+def _of_timestamp(column: Column, op: Op, literal: Literal) -> Node | None:
+    value = _parsed(literal, parse_timestamp)
+    if not isinstance(value, Timestamp) or value.has_zone == (column.type.tz is None):
+        return None
+    return Compare(column, op, value.micros)
+
+
+def _parsed(literal: Literal, parse: Callable[[str], Date | Timestamp]) -> object:
+    if not isinstance(literal.value, str):
+        return literal.value
+    try:
+        return parse(literal.value)
+    except (ValueError, KeyError, OverflowError):
+        return None
+
+
+_Compare = Callable[[Column, Op, Literal], Node | None]
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], _Compare], ...] = (
+    (lambda kind: pt.is_integer(kind) or pt.is_decimal(kind), _of_number),
+    (pt.is_floating, _of_float),
+    (pt.is_boolean, _of_boolean),
+    (lambda kind: pt.is_string(kind) or pt.is_binary(kind), _of_text),
+    (pt.is_date, _of_date),
+    (lambda kind: pt.is_timestamp(kind) and kind.unit == "us", _of_timestamp),
+)
+
+
+def _like(column: Column, literal: Literal) -> Node:
+    if literal.value is None:
+        return Constant(None)
+    if not isinstance(literal.value, str) or not pt.is_string(column.type):
+        raise InvalidPredicateError(f"where: {column.name} LIKE {literal.text}: LIKE is for strings")
+    parts = re.findall(r"\\.|.", literal.value, flags=re.DOTALL)
+    plain = "".join(part[-1] for part in parts if part not in ("%", "_"))
+    wild = [index for index, part in enumerate(parts) if part in ("%", "_")]
+    if literal.value.endswith("\\") and (len(parts) == 0 or parts[-1] == "\\"):
+        raise InvalidPredicateError(f"where: LIKE {literal.text} ends with an escape character")
+    if not wild:
+        return Compare(column, "=", _utf8(plain))
+    if wild != [len(parts) - 1] or parts[-1] != "%":
+        raise InvalidPredicateError(f"where: LIKE {literal.text}: only a beginning can be asked for, as in 'x%'")
+    return Prefix(column, _utf8(plain))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidPredicateError(f"where: {text!r} is no text") from None

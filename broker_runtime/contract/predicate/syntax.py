@@ -1,0 +1,204 @@
+r"""The words of a predicate: names, literals, operators, as Spark SQL writes them.
+
+names      carrier   `a name`   _metadata.offset
+numbers    1   2L   1.5   1.5BD   1e3   2.5D   0.1F
+text       'it\'s'   "or so"        with Spark's escapes
+bytes      X'00FF'
+others     TRUE FALSE NULL
+times      DATE '2026-01-31'   TIMESTAMP '2026-01-31 12:00:00Z'   TIMESTAMP_NTZ '2026-01-31 12:00:00'
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from broker_runtime.contract.errors import InvalidPredicateError
+
+KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "LIKE", "TRUE", "FALSE"})
+MOST_CHARACTERS: Final = 16 << 10
+_MOST_DIGITS: Final = 38
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<bytes>[xX](?:'(?P<hex1>[^']*)'|"(?P<hex2>[^"]*)"))
+    | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?P<suffix>BD|[LSYDF])?(?![\w.]))
+    | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    | (?P<quoted>(?:`(?:[^`]|``)+`)(?:\.(?:`(?:[^`]|``)+`|[A-Za-z_]\w*))*)
+    | (?P<name>[A-Za-z_]\w*(?:\.(?:`(?:[^`]|``)+`|[A-Za-z_]\w*))*)
+    | (?P<op><=>|<=|>=|<>|!=|==|=|<|>|\(|\)|,|-|\+)
+    )""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+_ZONE = re.compile(r"\s*(UTC|GMT|[A-Za-z]+/[A-Za-z_/+-]+)$")
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column, as parts between dots."""
+
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """Days since 1970-01-01."""
+
+    days: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """Microseconds since 1970 in UTC, or by the wall clock."""
+
+    micros: int
+    has_zone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """``value`` None: NULL. A double is a float, other numbers are int or Decimal."""
+
+    text: str
+    value: bool | int | float | Decimal | str | bytes | Date | Timestamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A keyword (in capitals) or an operator."""
+
+    text: str
+
+
+Token = Name | Literal | Word
+
+
+def tokens(text: str) -> list[Token]:
+    """The words of ``text``. Raises `InvalidPredicateError`, with the place of what is no word."""
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidPredicateError(f"where has {len(text):,} characters, at most {MOST_CHARACTERS:,} are allowed")
+    found: list[Token] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            rest = text[position:].lstrip()
+            raise InvalidPredicateError(
+                f"where: {rest[:20]!r} at character {len(text) - len(rest) + 1} is not understood"
+            )
+        position = match.end()
+        token = _token(match)
+        if isinstance(token, Literal) and isinstance(token.value, str) and found:
+            typed = _typed(found[-1], token)
+            if typed is not None:
+                found[-1] = typed
+                continue
+            if isinstance(found[-1], Literal) and isinstance(found[-1].value, str):
+                raise InvalidPredicateError(f"where: two strings in a row at {token.text}; a quote in one is \\'")
+        found.append(token)
+    return found
+
+
+def parse_date(text: str) -> Date:
+    """``2026-01-31``. Raises `ValueError`."""
+    return Date((dt.date.fromisoformat(text.strip()) - dt.date(1970, 1, 1)).days)
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """``2026-01-31 12:00:00.5``, with ``Z``, ``+01:00`` or ``Europe/Berlin`` behind it, or without.
+
+    Raises `ValueError`, or `KeyError` for an unknown zone.
+    """
+    text = text.strip()
+    named = _ZONE.search(text)
+    moment = dt.datetime.fromisoformat(text[: named.start()] if named else text)
+    if named:
+        if moment.tzinfo is not None:
+            raise ValueError("two time zones")
+        moment = moment.replace(tzinfo=ZoneInfo(named[1]))
+    has_zone = moment.tzinfo is not None
+    wall = moment.astimezone(dt.UTC).replace(tzinfo=None) if has_zone else moment
+    return Timestamp((wall - _EPOCH) // dt.timedelta(microseconds=1), has_zone)
+
+
+def _token(match: re.Match[str]) -> Token:
+    text = match[0].strip()
+    if match["number"]:
+        return Literal(text, _number(text, (match["suffix"] or "").upper()))
+    if match["string"]:
+        return Literal(text, _unescaped(text[1:-1]))
+    if match["bytes"]:
+        digits = match["hex1"] if match["hex1"] is not None else match["hex2"]
+        try:
+            return Literal(text, bytes.fromhex("0" * (len(digits) % 2) + digits))
+        except ValueError:
+            raise InvalidPredicateError(f"where: {text} is not hexadecimal") from None
+    if match["op"]:
+        return Word({"==": "=", "!=": "<>"}.get(text, text))
+    upper = text.upper()
+    if match["name"] and upper in KEYWORDS:
+        constants = {"TRUE": True, "FALSE": False, "NULL": None}
+        return Literal(upper, constants[upper]) if upper in constants else Word(upper)
+    parts = tuple(quoted.replace("``", "`") or plain for quoted, plain in _NAME_PART.findall(text))
+    return Name(parts)
+
+
+def _number(text: str, suffix: str) -> int | float | Decimal:
+    digits = text[: len(text) - len(suffix)]
+    if suffix in ("D", "F") or ("e" in digits.lower() and suffix != "BD"):
+        return _double(text, digits, is_float=suffix == "F")
+    if suffix in ("L", "S", "Y") and not digits.isdigit():
+        raise InvalidPredicateError(f"where: {text} is no whole number")
+    value = int(digits) if digits.isdigit() and suffix != "BD" else Decimal(digits)
+    if len(digits.replace(".", "").strip("0")) > _MOST_DIGITS:
+        raise InvalidPredicateError(f"where: {text} has more than {_MOST_DIGITS} digits")
+    return value
+
+
+def _double(text: str, digits: str, *, is_float: bool) -> float:
+    try:
+        value: float = struct.unpack("<f", struct.pack("<f", float(digits)))[0] if is_float else float(digits)
+    except OverflowError:
+        value = math.inf
+    if math.isinf(value):
+        raise InvalidPredicateError(f"where: {text} is larger than any {'float' if is_float else 'double'}")
+    return value
+
+
+def _unescaped(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        what = match[1]
+        if what[0] in "uU" and len(what) > 1:
+            return chr(int(what[1:], 16))
+        return _ESCAPES.get(what, what)
+
+    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", replace, text, flags=re.DOTALL)
+
+
+def _typed(before: Token, literal: Literal) -> Literal | None:
+    """``DATE '…'`` and the like as one literal; None: what stands before is no type."""
+    kind = before.parts[0].upper() if isinstance(before, Name) and len(before.parts) == 1 else ""
+    if kind not in {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"}:
+        return None
+    text = f"{kind} {literal.text}"
+    assert isinstance(literal.value, str)
+    try:
+        value = parse_date(literal.value) if kind == "DATE" else parse_timestamp(literal.value)
+    except (ValueError, KeyError, OverflowError) as error:
+        raise InvalidPredicateError(f"where: {text}: {error}") from None
+    if isinstance(value, Timestamp) and value.has_zone == (kind == "TIMESTAMP_NTZ"):
+        what = "has no time zone" if kind == "TIMESTAMP_NTZ" else "needs a time zone ('2026-01-31 12:00:00Z')"
+        raise InvalidPredicateError(f"where: {text}: {kind} {what}")
+    return Literal(text, value)

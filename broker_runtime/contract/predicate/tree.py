@@ -1,0 +1,116 @@
+"""A predicate as a tree over columns, its values in the form in which columns store them.
+
+Compare    column op value        value: an integer for whole numbers, decimals (unscaled), dates (days) and
+                                  timestamps (us); a float; bytes for strings and binary; a bool
+Prefix     the string or binary begins with these bytes
+IsNull     the column is NULL
+Known      the same answer wherever the column is not NULL (``delay < 1e30``)
+Constant   an answer that depends on no row; None: unknown (``delay = NULL``)
+And, Or, Not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+Op: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
+Value: TypeAlias = bool | int | float | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column by the name under which `rows` finds it: the topic's own, or ``_metadata.…``."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``is_double``: the column, whole numbers or decimals, is compared as double, as Spark does with a double."""
+
+    column: Column
+    op: Op
+    value: Value
+    is_double: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """See the module."""
+
+    column: Column
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """See the module."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """See the module."""
+
+    column: Column
+    answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """See the module."""
+
+    answer: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All of these, by three-valued logic."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """One of these, by three-valued logic."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite; unknown stays unknown."""
+
+    part: Node
+
+
+Node: TypeAlias = Compare | Prefix | IsNull | Known | Constant | And | Or | Not
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A typed predicate. ``text``: as it was given."""
+
+    text: str
+    root: Node
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that it looks at, each once, in order of appearance."""
+        return tuple(dict.fromkeys(column.name for column in _columns(self.root)))
+
+
+def _columns(node: Node) -> Iterator[Column]:
+    if isinstance(node, And | Or):
+        for part in node.parts:
+            yield from _columns(part)
+    elif isinstance(node, Not):
+        yield from _columns(node.part)
+    elif not isinstance(node, Constant):
+        yield node.column
