@@ -28,7 +28,7 @@ _MOST_DIGITS: Final = 38
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<bytes>[xX](?:'(?P<hex1>[^']*)'|"(?P<hex2>[^"]*)"))
-    | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?P<suffix>BD|[LSYDF])?(?![\w.]))
+    | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?(?P<suffix>BD|[LSYDF])?(?![\w.]))
     | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     | (?P<quoted>(?:`(?:[^`]|``)+`)(?:\.(?:`(?:[^`]|``)+`|[A-Za-z_]\w*))*)
     | (?P<name>[A-Za-z_]\w*(?:\.(?:`(?:[^`]|``)+`|[A-Za-z_]\w*))*)
@@ -39,6 +39,8 @@ _TOKEN = re.compile(
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _ZONE = re.compile(r"\s*(UTC|GMT|[A-Za-z]+/[A-Za-z_/+-]+)$")
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(rf"{_DATE.pattern}(?![0-9])")
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
@@ -113,6 +115,8 @@ def tokens(text: str) -> list[Token]:
 
 def parse_date(text: str) -> Date:
     """``2026-01-31``. Raises `ValueError`."""
+    if _DATE.fullmatch(text.strip()) is None:
+        raise ValueError("a date is written 2026-01-31")
     return Date((dt.date.fromisoformat(text.strip()) - dt.date(1970, 1, 1)).days)
 
 
@@ -123,6 +127,8 @@ def parse_timestamp(text: str) -> Timestamp:
     """
     text = text.strip()
     named = _ZONE.search(text)
+    if _MOMENT.match(text) is None:
+        raise ValueError("a time is written 2026-01-31 12:00:00")
     moment = dt.datetime.fromisoformat(text[: named.start()] if named else text)
     if named:
         if moment.tzinfo is not None:
@@ -157,14 +163,14 @@ def _token(match: re.Match[str]) -> Token:
 
 def _number(text: str, suffix: str) -> int | float | Decimal:
     digits = text[: len(text) - len(suffix)]
-    if suffix in ("D", "F") or ("e" in digits.lower() and suffix != "BD"):
+    has_exponent = "e" in digits.lower()
+    if suffix in ("D", "F") or (has_exponent and not suffix):
         return _double(text, digits, is_float=suffix == "F")
-    if suffix in ("L", "S", "Y") and not digits.isdigit():
-        raise InvalidPredicateError(f"where: {text} is no whole number")
-    value = int(digits) if digits.isdigit() and suffix != "BD" else Decimal(digits)
-    if len(digits.replace(".", "").strip("0")) > _MOST_DIGITS:
-        raise InvalidPredicateError(f"where: {text} has more than {_MOST_DIGITS} digits")
-    return value
+    if has_exponent or (suffix in ("L", "S", "Y") and not digits.isdigit()):
+        raise InvalidPredicateError(f"where: {text} is no {'decimal' if suffix == 'BD' else 'whole number'}")
+    if len(digits.replace(".", "").lstrip("0")) > _MOST_DIGITS:
+        raise InvalidPredicateError(f"where: {text[:50]} has more than {_MOST_DIGITS} digits")
+    return int(digits) if digits.isdigit() and suffix != "BD" else Decimal(digits)
 
 
 def _double(text: str, digits: str, *, is_float: bool) -> float:
