@@ -9,7 +9,7 @@ from tests.mutation.harness import Mutant
 _WATCH = ("tests/unit/server/test_memory_watch.py",)
 _CREDITS = ("tests/unit/server/test_receive_credits.py",)
 _KERNEL = ("tests/integration/server/test_receive_credits.py",)
-_BROKER = ("tests/integration/broker/test_memory.py",)
+_START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
@@ -18,15 +18,7 @@ SERVER: Final = (
         old="            self._memory_watch.bound_new()\n",
         new="            pass\n",
         breaks="Connections are bounded from their first byte on, once the server listens.",
-        tests=_BROKER,
-    ),
-    Mutant(
-        name="beginning_of_a_connection_is_never_known",
-        file="broker_runtime/server/connections.py",
-        old="return (int(syn) + 1) % (1 << 32) if peer_port == address.port else None",
-        new="return None",
-        breaks="A producer at work is not stopped by its credit.",
-        tests=_BROKER,
+        tests=_START,
     ),
     Mutant(
         name="new_connection_is_stopped_by_no_barrier",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,7 +37,6 @@ from broker_runtime.contract.requests import (
 from broker_runtime.contract.streams import FetchHello, ProduceHello, ProduceRequest
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
-from tests.waiting import wait_until
 
 LIMIT_BYTES = 896 << 20
 _MIB = 1 << 20
@@ -218,33 +214,3 @@ def exchange(client: Any, batch: pa.RecordBatch, options: Any) -> None:
     writer.done_writing()
     reader.read_chunk()
     writer.close()
-
-
-def test_producer_at_work_is_not_stopped_by_its_credit(cluster: LocalCluster) -> None:
-    """The kernel refuses what comes beyond it, and TCP sends that again: 30 MB/s instead of 300. Only a new connection
-    may meet that, until the watch has seen it."""
-    batch = pa.table({"value": pa.array([bytes(1_000)] * 1_000, pa.binary())})
-    with Producer(cluster.bootstrap_servers) as producer:
-
-        def send() -> int:
-            for _ in range(64):
-                producer.send_batch("t", batch)
-            producer.flush(60)
-            return sum(retransmissions(cluster.bootstrap_servers))
-
-        wait_until(lambda: send() == send(), "64 MB are sent, each segment once", limit_s=30)
-
-
-def retransmissions(servers: str) -> list[int]:
-    """How many segments were sent again on each of this process's connections to a broker."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            with socket.socket(fileno=os.dup(int(entry.name))) as own:
-                if own.getpeername()[1] == int(servers.rpartition(":")[2]):
-                    info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-                    found.append(struct.unpack_from("=I", info, 100)[0])
-        except (OSError, ValueError, TypeError):
-            continue
-    assert found, f"no connection to {servers}"
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 from broker_runtime.contract.errors import PortInUseError
 from broker_runtime.ports import choose_port
+from broker_runtime.server import connections
 from broker_runtime.server.flight import PylogFlightServer, Services
+from tests.waiting import wait_until
 
 HOST = "127.0.0.1"
 
@@ -41,18 +44,36 @@ def start(kind: type[Noting], port: int) -> Noting:
     return kind(HOST, port, services=cast(Services, cast(Any, services)), max_streams=10, memory_bytes=1 << 30)
 
 
-def serve_for_a_moment() -> None:
+def serve_for_a_moment(port: int) -> None:
     """For a process of its own: a server keeps gRPC's threads until its process ends."""
-    server = start(Noting, choose_port(HOST))
+    server = start(Noting, port)
     try:
-        assert server.could_connect is False
+        assert server.could_connect is (port == 0)
+        assert keeps_beginnings(server.port)
     finally:
         assert server.stop(5)
 
 
-def test_connections_are_watched_before_there_can_be_any() -> None:
-    """A broker may start in the middle of a flood."""
-    program = f"from {__name__} import serve_for_a_moment; serve_for_a_moment()"
+def keeps_beginnings(port: int) -> bool:
+    """Whether the kernel tells of each connection where its bytes begin, and lets none send without a bound."""
+    if sys.platform != "linux":
+        return True
+    with socket.create_connection((HOST, port), 5):
+        wait_until(lambda: connections.traffic(port), "the server accepts", limit_s=10)
+        listening = list(connections._listening_at(port))
+        for descriptor in listening:
+            with socket.socket(fileno=os.dup(descriptor)) as own:
+                if not own.getsockopt(socket.IPPROTO_TCP, connections._TCP_SAVE_SYN):
+                    return False
+    return bool(listening)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_connections_are_watched_before_there_can_be_any(is_given: bool) -> None:
+    """A broker may start in the middle of a flood, on the port that it was given. Once it listens, connections are
+    bounded by what is known of their beginning: one of unknown beginning can send only 30 MB/s."""
+    port = choose_port(HOST) if is_given else 0
+    program = f"from {__name__} import serve_for_a_moment; serve_for_a_moment({port})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
 
