@@ -124,9 +124,10 @@ class PylogFlightServer(flight.FlightServerBase):
             if port:  # a flood may be waiting for this very port
                 self._start_watches(port)
             super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
-            if not port:
+            if port:
+                self._memory_watch.bound_new()
+            else:
                 self._start_watches(self.port)
-            self._memory_watch.bound_new()
         except BaseException:
             self._stop_watches()
             raise

@@ -189,13 +189,14 @@ class MemoryWatch:
         ]
 
     def start(self, port: int) -> None:
-        """Begins to watch the connections to ``port``, on which nothing needs to listen yet."""
+        """Begins to watch the connections to ``port``. Where nothing listens yet, `bound_new` follows when it does."""
         self._port = port
+        self.bound_new()
         for worker in (self._worker, *self._order_workers):
             worker.start()
 
     def bound_new(self) -> None:
-        """Bounds connections from their first byte on. Called when a socket listens on the port: it has to be told."""
+        """Bounds connections from their first byte on, which the socket that listens has to be told."""
         with self._stepping:
             self._credits.start(self._port)
             for address, each in connections.traffic(self._port).items():

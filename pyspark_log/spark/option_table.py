@@ -31,18 +31,14 @@ _SOURCE = (
 )  # fmt: skip
 REPLAY_DIFFERS = "pylog.replay.differs"
 _SINK = ("topic", "txnAppId", "txnVersion", REPLAY_DIFFERS)
-_PROVIDER = "provider"
-_OF_SPARK_ITSELF = (
-    "checkpointLocation", "queryName",  # of a query: Spark hands them to the sink
-    _PROVIDER, "owner", "location", "external", "is_managed_location", "comment", "collation",  # of a table
-)  # fmt: skip
+_PROVIDER = "provider"  # of a table: Spark adds it, and some more, when it makes one
+_OF_SPARK_ITSELF = ("checkpointLocation", "queryName")  # Spark hands its own options of a query to the sink
 _ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
                    "_asyncProgressTrackingOverrideSinkSupportCheck")  # fmt: skip
 _WITHOUT_A_MEANING = (
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 """They tune what Kafka's source does and this one does not: it has no group of its own, and its patience is fixed."""
-_OPTION_OF_A_TABLE = "option."  # Spark adds a table's options a second time, with this before their names
 
 _SET_BY_THE_SOURCE = {
     "auto.offset.reset": "the option startingOffsets says where a query begins",
@@ -99,6 +95,11 @@ def sort_options(given: Mapping[str, str], direction: Direction) -> SortedOption
 
     Raises `OptionError` naming the option and what is known instead. Logs one warning for each kind of ignored name.
     """
+    if direction == "source" and any(name.lower() == _PROVIDER for name in given):
+        raise OptionError(
+            "Spark hands a table of its catalog no options when it is read or written, so CREATE TABLE … USING pylog "
+            "would make one that works nowhere. Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…), or spark.read"
+        )
     own_names, other_names = (_SOURCE, _SINK) if direction == "source" else (_SINK, _SOURCE)
     canonical = {name.lower(): name for name in own_names}
     own: dict[str, str] = {}
@@ -156,12 +157,7 @@ def _refuse_unless_sparks_own(name: str, value: str, direction: Direction, own_n
                 "Option 'asyncProgressTrackingEnabled' is refused: after a crash, batches would have other offsets"
             )
         return
-    if lowered == _PROVIDER and direction == "source":
-        raise OptionError(
-            "Spark hands a table of its catalog no options when it is read or written, so CREATE TABLE … USING pylog "
-            "would make one that works nowhere. Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…), or spark.read"
-        )
-    if lowered in _lowered(_OF_SPARK_ITSELF) or lowered.startswith(_OPTION_OF_A_TABLE):
+    if lowered in _lowered(_OF_SPARK_ITSELF):
         return
     if lowered.startswith(KAFKA_PREFIX):
         raise OptionError(f"Option '{name}' is Kafka's. Use '{CLIENT_PREFIX}{lowered.removeprefix(KAFKA_PREFIX)}'")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from broker_runtime.contract.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
@@ -157,7 +157,7 @@ class QueryOffsets:
                 asked, snapshot = find_start(self._options, limit, snapshot, self._view)
             except OptionError as error:
                 named = () if isinstance(limit, Position) else [p for p in snapshot.latest if limit.get(p) is not None]
-                if not named:
+                if not named or len(named) == len(snapshot.latest):
                     raise
                 asked, snapshot = find_start(self._options, limit, snapshot, self._view, partitions=named)
                 self._refusal = error
@@ -261,7 +261,10 @@ class QueryOffsets:
             for partition, offset in start.items()
             if partition in end
         }
-        if self._options.unmatched_time_is_end:  # then it was the end; now it may be a record that came since
+        is_time = isinstance(self._options.starting, SpecificTimes | SameTime)
+        if (
+            is_time and self._options.unmatched_time_is_end
+        ):  # then it was the end; now it may be a record that came since
             again = {partition: min(offset, end[partition]) for partition, offset in again.items()}
         return again
 
@@ -373,7 +376,7 @@ def find_start(
     for at in times:
         if at not in found and not options.unmatched_time_is_end:
             raise OptionError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
-    return {at: found.get(at, LATEST) for at in times if at in newer.latest}, newer
+    return {at: found.get(at, LATEST) for at in times}, newer
 
 
 def find_end(limit: OffsetLimit, snapshot: LogSnapshot, view: LogView) -> tuple[SourceOffset, LogSnapshot]:
@@ -383,17 +386,22 @@ def find_end(limit: OffsetLimit, snapshot: LogSnapshot, view: LogView) -> tuple[
         committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
         return expand_limit("endingOffsets", limit, snapshot.latest, committed), snapshot
     times, found, newer = _find_times("endingOffsetsByTimestamp", limit, snapshot.latest, view)
-    return {at: found.get(at, newer.latest[at]) for at in times if at in newer.latest}, newer
+    return {at: found.get(at, newer.latest[at]) for at in times}, newer
 
 
 def _find_times(
     option: str, limit: SpecificTimes | SameTime, partitions: Collection[TopicPartition], view: LogView
 ) -> tuple[dict[TopicPartition, int], SourceOffset, LogSnapshot]:
+    """The times of those of ``partitions`` that still exist, what was found, and a snapshot of these afterwards."""
     times = written_for(option, limit, partitions)
     found = view.offsets_at(times)
     newer = view.snapshot()  # what was found may have been written since the last one
     refuse_missing(newer)
-    return times, found, newer
+    still = [at for at in times if at in newer.latest]
+    newer = replace(
+        newer, earliest={at: newer.earliest[at] for at in still}, latest={at: newer.latest[at] for at in still}
+    )
+    return {at: times[at] for at in still}, found, newer
 
 
 def resolve_start(asked: SourceOffset, snapshot: LogSnapshot, lose: Callable[[str], None]) -> SourceOffset:

@@ -2,7 +2,7 @@
 
 A topic without a schema has Kafka's columns; a topic with one has its own. ``_metadata`` (`includeMetadata`) is a
 struct of what Kafka's columns say beside key and value. Several topics may be read together when all are untyped, or
-all have the same columns, where `columns` names some: the same of these.
+all have the same columns; where `columns` names some, only these must be the same.
 """
 
 from __future__ import annotations
@@ -89,12 +89,13 @@ def _parse_where(topics: Mapping[str, TopicSchema], options: SourceOptions) -> P
     """The predicate, which must mean the same for every topic. Raises `InvalidPredicateError`, `OptionError`."""
     if options.where is None:
         return None
-    found = {name: parse_predicate(options.where, predicate_columns(topics[name])) for name in sorted(topics)}
-    first, *others = found or {"": parse_predicate(options.where, predicate_columns(UNTYPED))}
+    schemas = dict(sorted(topics.items())) or {"": UNTYPED}
+    found = {name: parse_predicate(options.where, predicate_columns(schema)) for name, schema in schemas.items()}
+    first, *others = found
     for name in others:
         if found[name] != found[first]:
             raise OptionError(f"where: its columns have other types in topic {name} than in {first}")
-    return found[first] if found else parse_predicate(options.where, predicate_columns(UNTYPED))
+    return found[first]
 
 
 def _kafka_fields(options: SourceOptions) -> list[StructField]:

@@ -15,8 +15,8 @@ SERVER: Final = (
     Mutant(
         name="beginning_of_a_connection_is_not_kept",
         file="broker_runtime/server/flight.py",
-        old="            self._memory_watch.bound_new()\n",
-        new="            pass\n",
+        old="                self._memory_watch.bound_new()\n",
+        new="                pass\n",
         breaks="Connections are bounded from their first byte on, once the server listens.",
         tests=_START,
     ),

@@ -10,8 +10,8 @@ Rule: what Spark SQL would answer. A comparison with NULL is unknown, and only r
 equals itself and is larger than all numbers. Strings compare by their UTF-8 bytes.
 """
 
-from broker_runtime.contract.predicate.parse import parse_predicate
+from broker_runtime.contract.predicate.parse import METADATA_COLUMNS, parse_predicate
 from broker_runtime.contract.predicate.rows import matching
 from broker_runtime.contract.predicate.tree import Predicate
 
-__all__ = ["Predicate", "matching", "parse_predicate"]
+__all__ = ["METADATA_COLUMNS", "Predicate", "matching", "parse_predicate"]

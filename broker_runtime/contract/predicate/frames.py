@@ -1,24 +1,18 @@
 """Whether any row of a frame can match a predicate, by the frame's header and statistics alone.
 
-Each node is asked which answers its rows can have: a set of true, false and unknown. What is not known leaves all three
-open, so a frame without statistics, or with bounds that say nothing, is kept. Rule: never a frame too few.
+Each node is asked whether it can be true for some row, and whether it can be false for some. (A row for which it is
+unknown never matches, nor if it is negated.) What is not known leaves both open, so a frame without statistics, or with
+bounds that say nothing, is kept. Rule: never a frame too few.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-
-import pyarrow.types as pt
+from typing import Final, NamedTuple
 
 from broker_runtime.contract.predicate.tree import And, Compare, Constant, IsNull, Known, Node, Not, Or, Prefix
-from broker_runtime.contract.statistics import ColumnStatistics, Kind, Value, decode_value, kind_of
-
-_TRUE, _FALSE, _UNKNOWN = 1, 2, 4
-_ANY: Final = _TRUE | _FALSE | _UNKNOWN
-_NEGATED = [sum(flag for flag, of in ((_TRUE, _FALSE), (_FALSE, _TRUE), (_UNKNOWN, _UNKNOWN)) if bits & of) for bits in range(8)]  # noqa: E501  # fmt: skip
+from broker_runtime.contract.statistics import ColumnStatistics, Kind, Value, decode_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,98 +45,66 @@ def bounds_of(known: ColumnStatistics, record_count: int) -> Bounds:
     )
 
 
+class _Answers(NamedTuple):
+    """What a node can be for some row."""
+
+    true: bool
+    false: bool
+
+
 def may_match(node: Node, bounds: Callable[[str], Bounds]) -> bool:
     """Whether a row can match. ``bounds``: of a column by its name; `UNKNOWN_BOUNDS` where nothing is known."""
-    return bool(_answers(node, bounds) & _TRUE)
+    return _answers(node, bounds).true
 
 
-def _answers(node: Node, bounds: Callable[[str], Bounds]) -> int:
+def _answers(node: Node, bounds: Callable[[str], Bounds]) -> _Answers:
+    """As if the parts of a node had nothing to do with each other."""
     if isinstance(node, And | Or):
-        return _joined(node, bounds)
+        parts = [_answers(part, bounds) for part in node.parts]
+        join, opposite = (all, any) if isinstance(node, And) else (any, all)
+        return _Answers(join(part.true for part in parts), opposite(part.false for part in parts))
     if isinstance(node, Not):
-        return _NEGATED[_answers(node.part, bounds)]
+        part = _answers(node.part, bounds)
+        return _Answers(part.false, part.true)
     if isinstance(node, Constant):
-        return _UNKNOWN if node.answer is None else _TRUE if node.answer else _FALSE
+        return _Answers(node.answer is True, node.answer is False)
     known = bounds(node.column.name)
     if isinstance(node, IsNull):
-        return (_TRUE if known.has_nulls else 0) | (_FALSE if known.has_others else 0)
-    unknown = _UNKNOWN if known.has_nulls else 0
+        return _Answers(known.has_nulls, known.has_others)
     if not known.has_others:
-        return unknown
+        return _Answers(False, False)
     if isinstance(node, Known):
-        return unknown | (_TRUE if node.answer else _FALSE)
-    if isinstance(node, Prefix):
-        return unknown | _begins(node, known)
-    return unknown | _compares(node, known)
+        return _Answers(node.answer, not node.answer)
+    return _begins(node, known) if isinstance(node, Prefix) else _compares(node, known)
 
 
-def _joined(node: And | Or, bounds: Callable[[str], Bounds]) -> int:
-    """Three-valued logic over sets of answers, as if the parts had nothing to do with each other."""
-    decisive, neutral = (_FALSE, _TRUE) if isinstance(node, And) else (_TRUE, _FALSE)
-    answers = neutral
-    for part in node.parts:
-        other = _answers(part, bounds)
-        found = (answers | other) & decisive
-        if answers & neutral and other & neutral:
-            found |= neutral
-        if (answers & _UNKNOWN and other & (_UNKNOWN | neutral)) or (other & _UNKNOWN and answers & neutral):
-            found |= _UNKNOWN
-        answers = found
-    return answers
-
-
-def _begins(node: Prefix, known: Bounds) -> int:
+def _begins(node: Prefix, known: Bounds) -> _Answers:
     least, most, prefix = known.least, known.most, node.value
-    if isinstance(most, bytes) and most < prefix:
-        return _FALSE
-    if isinstance(least, bytes) and least > prefix and not least.startswith(prefix):
-        return _FALSE
-    return _TRUE | _FALSE
+    is_before = isinstance(most, bytes) and most < prefix
+    is_behind = isinstance(least, bytes) and least > prefix and not least.startswith(prefix)
+    return _Answers(not (is_before or is_behind), True)
 
 
-def _compares(node: Compare, known: Bounds) -> int:
-    """The answers of rows that are not NULL."""
-    least, most, value = known.least, known.most, node.value
-    if isinstance(value, float) and not pt.is_floating(node.column.type):
-        scale = kind_of(node.column.type)[1]
-        least, most = _as_double(least, scale), _as_double(most, scale)
-    if isinstance(value, float) and math.isnan(value):
-        return _TRUE | _FALSE
-    answers = 0
-    if node.op in (">", ">=") and known.has_nan and pt.is_floating(node.column.type):
-        answers |= _TRUE  # NaN is larger than all numbers
-    elif known.has_nan and pt.is_floating(node.column.type):
-        answers |= _FALSE
-    if least is None or most is None:
-        return answers | _TRUE | _FALSE
-    return answers | _between(node.op, least, most, value)
-
-
-def _between(op: str, least: Value, most: Value, value: Value) -> int:
-    """The answers of values from ``least`` to ``most``."""
-    assert not isinstance(least, bytes) or isinstance(value, bytes)
-    low, high = _order(least, value), _order(most, value)
-    if op == "=":
-        can_be = low <= 0 <= high
-        return (_TRUE if can_be else 0) | (0 if low == high == 0 else _FALSE)
-    if op in (">", ">="):  # the opposite of what is asked below
-        opposite = _between("<=" if op == ">" else "<", least, most, value)
-        return _NEGATED[opposite]
-    can_be = low < 0 or (op == "<=" and low == 0)
-    can_fail = high > 0 or (op == "<" and high == 0)
-    return (_TRUE if can_be else 0) | (_FALSE if can_fail else 0)
+def _compares(node: Compare, known: Bounds) -> _Answers:
+    if known.least is None or known.most is None:
+        return _Answers(True, True)
+    low, high = _order(known.least, node.value), _order(known.most, node.value)
+    true, false = {
+        "=": (low <= 0 <= high, not low == high == 0),
+        "<": (low < 0, high >= 0),
+        "<=": (low <= 0, high > 0),
+        ">": (high > 0, low <= 0),
+        ">=": (high >= 0, low < 0),
+    }[node.op]
+    if known.has_nan and isinstance(node.value, float):  # NaN is larger than all numbers
+        return _Answers(true or node.op in (">", ">="), false or node.op not in (">", ">="))
+    return _Answers(true, false)
 
 
 def _order(one: Value, other: Value) -> int:
-    if isinstance(one, bytes) and isinstance(other, bytes):
+    """Below 0: ``one`` is smaller; 0: they are equal."""
+    if isinstance(one, bytes) or isinstance(other, bytes):
+        assert isinstance(one, bytes)
+        assert isinstance(other, bytes)
         return (one > other) - (one < other)
-    assert not isinstance(one, bytes)
-    assert not isinstance(other, bytes)
     return (one > other) - (one < other)
-
-
-def _as_double(value: Value | None, scale: int) -> Value | None:
-    """A bound of whole numbers or decimals as Spark compares it with a double. Rounding keeps the order."""
-    if value is None or isinstance(value, bytes | float):
-        return value
-    return float(value) if not scale else value / 10**scale

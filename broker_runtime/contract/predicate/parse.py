@@ -6,14 +6,16 @@
     test       := ( or ) | operand [op operand | [NOT] IN (…) | [NOT] BETWEEN literal AND literal | [NOT] LIKE 'x%'
                   | IS [NOT] NULL]
 
-One side of a comparison is a column, the other a literal. Values are turned into what the column stores, exactly: a
-whole number is less than 1.5 if it is at most 1. Where Spark would compare as double, so does this.
+One side of a comparison is a column, the other a literal, which is turned into what the column stores, exactly: a whole
+number is less than 1.5 if it is at most 1. Spark compares whole numbers and decimals with a double by rounding them to
+doubles, so there the literal stands for all numbers that are rounded to it.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -194,18 +196,20 @@ class _Parser:
         return Literal(sign + token.text, -value if sign == "-" else value)
 
     def _column(self, name: Name) -> Column:
-        text = str(name)
+        text, is_own = str(name), len(name.parts) == 1
         if self._peek() == Word("("):
             raise InvalidPredicateError(f"where: {text}(…): functions are not allowed, only columns and values")
-        known = {**METADATA_COLUMNS, **self._columns}
-        if text in known and (len(name.parts) == 1 or text in METADATA_COLUMNS):
-            return Column(text, known[text])
-        alike = [one for one in known if one.lower() == text.lower()]
+        known = {one: kind for one, kind in self._columns.items() if one not in METADATA_COLUMNS}
+        candidates = known if is_own else METADATA_COLUMNS
+        alike = [text] if text in candidates else [one for one in candidates if one.lower() == text.lower()]
         if len(alike) == 1:
-            return Column(alike[0], known[alike[0]])
+            return Column(alike[0], candidates[alike[0]])
         if alike:
-            raise InvalidPredicateError(f"where: {text!r} is one of {', '.join(sorted(alike))}")
-        raise InvalidPredicateError(f"where: no column {text!r}; {suggestion(text, sorted(known))}")
+            raise InvalidPredicateError(f"where: {text!r} may be {' or '.join(sorted(alike))}; write it as it is")
+        hint = "" if is_own else "fields of a column cannot be named; "
+        raise InvalidPredicateError(
+            f"where: no column {text!r}; {hint}{suggestion(text, sorted({*known, *METADATA_COLUMNS}))}"
+        )
 
     def _peek(self) -> Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -264,15 +268,39 @@ def _advice(column: Column, literal: Literal) -> str:
 
 
 def _of_number(column: Column, op: Op, literal: Literal) -> Node | None:
-    """Whole numbers and decimals: exact, in units of the column's last digit."""
+    """Whole numbers and decimals."""
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    if isinstance(value, float):
-        return Compare(column, op, value, is_double=True)
-    is_decimal = pt.is_decimal(column.type)
-    scaled = Fraction(value) * 10 ** (column.type.scale if is_decimal else 0)
-    if is_decimal:
+    unit = 10**column.type.scale if pt.is_decimal(column.type) else 1
+    if not isinstance(value, float):
+        return _of_exact(column, op, Fraction(value) * unit)
+    least, most = _rounded_to(value, unit)
+    if op == "=":
+        return And((_of_exact(column, ">=", Fraction(least)), _of_exact(column, "<=", Fraction(most))))
+    return _of_exact(column, op, Fraction(least if op in ("<", ">=") else most))
+
+
+def _rounded_to(value: float, unit: int) -> tuple[int, int]:
+    """The least and the largest whole number that, divided by ``unit``, is nearest to this double of all doubles. The
+    former is the larger one where there is none."""
+    low, high = (_middle(value, towards) * unit for towards in (-math.inf, math.inf))
+    least, most = math.ceil(low), math.floor(high)
+    if struct.unpack("<q", struct.pack("<d", value))[0] & 1:  # a number in the middle goes to the even neighbour
+        return least + (least == low), most - (most == high)
+    return least, most
+
+
+def _middle(value: float, towards: float) -> Fraction:
+    """Between a double and the next one. Behind the largest one, rounding is as if there were a next."""
+    following = math.nextafter(value, towards)
+    exact = Fraction(following) if math.isfinite(following) else Fraction(2) ** 1024 * (1 if following > 0 else -1)
+    return (Fraction(value) + exact) / 2
+
+
+def _of_exact(column: Column, op: Op, scaled: Fraction) -> Node:
+    """``scaled``: the literal in units of the column's last digit."""
+    if pt.is_decimal(column.type):
         most = 10**column.type.precision - 1
         least = -most
     else:
@@ -348,8 +376,8 @@ def _like(column: Column, literal: Literal) -> Node:
     parts = re.findall(r"\\.|.", literal.value, flags=re.DOTALL)
     plain = "".join(part[-1] for part in parts if part not in ("%", "_"))
     wild = [index for index, part in enumerate(parts) if part in ("%", "_")]
-    if literal.value.endswith("\\") and (len(parts) == 0 or parts[-1] == "\\"):
-        raise InvalidPredicateError(f"where: LIKE {literal.text} ends with an escape character")
+    if any(part[0] == "\\" and part[1:] not in ("%", "_", "\\") for part in parts):
+        raise InvalidPredicateError(f"where: LIKE {literal.text}: in a pattern \\ stands only before %, _ and itself")
     if not wild:
         return Compare(column, "=", _utf8(plain))
     if wild != [len(parts) - 1] or parts[-1] != "%":

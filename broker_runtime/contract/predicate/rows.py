@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
@@ -64,24 +63,12 @@ def _answers(node: Node, column: Callable[[str], pa.Array], rows: int) -> pa.Arr
 
 
 def _compared(node: Compare, values: pa.Array) -> pa.Array:
-    if isinstance(node.value, float):
-        return _compared_as_double(node, node.value, values)
-    return _COMPARE[node.op](values, _scalar(node.column, node.value))
-
-
-def _compared_as_double(node: Compare, value: float, values: pa.Array) -> pa.Array:
-    """NaN equals itself and is larger than all numbers."""
-    if not pt.is_float64(values.type):
-        values = values.cast(pa.float64(), safe=False)
-    is_nan = pc.is_nan(values)
-    if math.isnan(value):
-        if node.op in ("=", ">="):
-            return is_nan
-        if node.op == "<":
-            return pc.invert(is_nan)
-        return pc.if_else(pc.is_valid(values), node.op == "<=", pa.scalar(None, pa.bool_()))
-    answers = _COMPARE[node.op](values, pa.scalar(value, pa.float64()))
-    return pc.or_kleene(answers, is_nan) if node.op in (">", ">=") else answers
+    if not isinstance(node.value, float):
+        return _COMPARE[node.op](values, _scalar(node.column, node.value))
+    values = values.cast(pa.float64())  # without loss
+    answers = _COMPARE[node.op](values, pa.scalar(node.value, pa.float64()))
+    # NaN is larger than all numbers, and no literal.
+    return pc.or_kleene(answers, pc.is_nan(values)) if node.op in (">", ">=") else answers
 
 
 def _scalar(column: Column, value: bool | int | bytes) -> pa.Scalar:

@@ -21,13 +21,13 @@ from zoneinfo import ZoneInfo
 
 from broker_runtime.contract.errors import InvalidPredicateError
 
-KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "LIKE", "TRUE", "FALSE"})
-MOST_CHARACTERS: Final = 16 << 10
+_KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "LIKE", "TRUE", "FALSE"})
+_MOST_CHARACTERS: Final = 16 << 10
 _MOST_DIGITS: Final = 38
 
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<bytes>[xX](?:'(?P<hex1>[^']*)'|"(?P<hex2>[^"]*)"))
+      (?P<bytes>x(?:'[^']*'|"[^"]*"))
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?(?P<suffix>BD|[LSYDF])?(?![\w.]))
     | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     | (?P<quoted>(?:`(?:[^`]|``)+`)(?:\.(?:`(?:[^`]|``)+`|[A-Za-z_]\w*))*)
@@ -38,9 +38,10 @@ _TOKEN = re.compile(
 )
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
-_ZONE = re.compile(r"\s*(UTC|GMT|[A-Za-z]+/[A-Za-z_/+-]+)$")
+_HEX = re.compile("[0-9A-Fa-f]*")
+_ZONE = re.compile(r"\s*(UTC|GMT|[A-Za-z]+/[A-Za-z0-9_/+-]+)$")
 _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MOMENT = re.compile(rf"{_DATE.pattern}(?![0-9])")
+_MOMENT = re.compile(rf"{_DATE.pattern}([ T].*)?")
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
@@ -89,8 +90,8 @@ Token = Name | Literal | Word
 
 def tokens(text: str) -> list[Token]:
     """The words of ``text``. Raises `InvalidPredicateError`, with the place of what is no word."""
-    if len(text) > MOST_CHARACTERS:
-        raise InvalidPredicateError(f"where has {len(text):,} characters, at most {MOST_CHARACTERS:,} are allowed")
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidPredicateError(f"where has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are allowed")
     found: list[Token] = []
     position, end = 0, len(text.rstrip())
     while position < end:
@@ -127,7 +128,7 @@ def parse_timestamp(text: str) -> Timestamp:
     """
     text = text.strip()
     named = _ZONE.search(text)
-    if _MOMENT.match(text) is None:
+    if _MOMENT.fullmatch(text) is None:
         raise ValueError("a time is written 2026-01-31 12:00:00")
     moment = dt.datetime.fromisoformat(text[: named.start()] if named else text)
     if named:
@@ -146,15 +147,14 @@ def _token(match: re.Match[str]) -> Token:
     if match["string"]:
         return Literal(text, _unescaped(text[1:-1]))
     if match["bytes"]:
-        digits = match["hex1"] if match["hex1"] is not None else match["hex2"]
-        try:
-            return Literal(text, bytes.fromhex("0" * (len(digits) % 2) + digits))
-        except ValueError:
-            raise InvalidPredicateError(f"where: {text} is not hexadecimal") from None
+        digits = text[2:-1]
+        if _HEX.fullmatch(digits) is None:
+            raise InvalidPredicateError(f"where: {text} is not hexadecimal")
+        return Literal(text, bytes.fromhex("0" * (len(digits) % 2) + digits))
     if match["op"]:
         return Word({"==": "=", "!=": "<>"}.get(text, text))
     upper = text.upper()
-    if match["name"] and upper in KEYWORDS:
+    if match["name"] and upper in _KEYWORDS:
         constants = {"TRUE": True, "FALSE": False, "NULL": None}
         return Literal(upper, constants[upper]) if upper in constants else Word(upper)
     parts = tuple(quoted.replace("``", "`") or plain for quoted, plain in _NAME_PART.findall(text))

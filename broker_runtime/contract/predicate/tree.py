@@ -31,12 +31,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """``is_double``: the column, whole numbers or decimals, is compared as double, as Spark does with a double."""
+    """See the module."""
 
     column: Column
     op: Op
     value: Value
-    is_double: bool = False
 
 
 @dataclass(frozen=True, slots=True)

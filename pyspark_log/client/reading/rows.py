@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
-from broker_runtime.contract.predicate import Predicate, matching
+from broker_runtime.contract.predicate import METADATA_COLUMNS, Predicate, matching
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.suggestion import suggestion
 
@@ -104,7 +104,7 @@ class RowAssembler:
         rows = _Rows(decoded, self._constants, partition, first, stop - first)
         if self._where is None:
             return [self._column(rows, name) for name in self.arrow_schema.names]
-        matches = matching(self._where, lambda name: self._column(rows, name), stop - first)
+        matches = matching(self._where, lambda name: self._looked_at(rows, name), stop - first)
         count = matches.true_count
         if count == 0:
             return None
@@ -114,7 +114,11 @@ class RowAssembler:
     def _column(self, rows: _Rows, name: str) -> pa.Array:
         if name in self._own:
             return rows.own(name)
-        return rows.metadata() if name == METADATA else rows.kafka(name.removeprefix(f"{METADATA}."))
+        return rows.metadata() if name == METADATA else rows.kafka(name)
+
+    def _looked_at(self, rows: _Rows, name: str) -> pa.Array:
+        is_metadata = name in METADATA_COLUMNS
+        return rows.kafka(name.removeprefix(f"{METADATA}.")) if is_metadata else self._column(rows, name)
 
 
 class _Rows:

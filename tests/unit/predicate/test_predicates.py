@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,11 +17,12 @@ from hypothesis import strategies as st
 from broker_runtime.contract.errors import InvalidPredicateError
 from broker_runtime.contract.predicate import matching, parse_predicate
 from broker_runtime.contract.predicate.frames import UNKNOWN_BOUNDS, Bounds, bounds_of, may_match
-from broker_runtime.contract.statistics import column_statistics
+from broker_runtime.contract.statistics import ColumnStatistics, Kind, column_statistics, encode_value
 
 TYPES: dict[str, pa.DataType] = {
     "i8": pa.int8(), "i32": pa.int32(), "i64": pa.int64(), "f": pa.float32(), "d": pa.float64(), "s": pa.string(),
     "bin": pa.binary(), "b": pa.bool_(), "dec": pa.decimal128(9, 2), "day": pa.date32(),
+    "wide": pa.decimal128(38, 1), "a.b": pa.int32(), "_metadata.offset": pa.int32(),
     "ts": pa.timestamp("us", tz="UTC"), "ntz": pa.timestamp("us"), "list": pa.list_(pa.int32()), "a b": pa.int32(),
     "no": pa.null(), "Order": pa.int32(),
 }  # fmt: skip
@@ -55,6 +57,8 @@ def rows_that_match(text: str, **columns: list[Any]) -> list[int]:
         ("i32 >= 1.5", {"i32": [1, 2]}, [1]),
         ("i32 = 1.5 OR i32 = 2.0", {"i32": [1, 2]}, [1]),
         ("i8 < 1000", {"i8": [1, None]}, [0]),
+        ("i8 < 127 AND i8 > -128", {"i8": [127, 126, -128]}, [1]),
+        ("i8 <= 127 AND i8 >= -128", {"i8": [127, None, -128]}, [0, 2]),
         ("i8 = 1000 OR i8 > 1000", {"i8": [1, None]}, []),
         ("NOT i8 = 1000", {"i8": [1, None]}, [0]),
         ("i64 > 9007199254740992", {"i64": [2**53, 2**53 + 1]}, [1]),
@@ -63,6 +67,13 @@ def rows_that_match(text: str, **columns: list[Any]) -> list[int]:
         ("dec >= 1.005", {"dec": [Decimal("1.00"), Decimal("1.01"), None]}, [1]),
         ("dec = 1.01", {"dec": [Decimal("1.00"), Decimal("1.01"), None]}, [1]),
         ("dec < 99999999999", {"dec": [Decimal("1.00"), None]}, [0]),
+        ("dec = 1.13D AND dec <= 1.13D AND dec >= 1.13D", {"dec": [Decimal("1.13"), Decimal("1.14")]}, [0]),
+        ("wide = 53434720.8D", {"wide": [Decimal("53434720.8"), Decimal("53434720.9")]}, [0]),
+        ("i64 < 1.7976931348623157e308 AND i64 > -1.7976931348623157e308", {"i64": [-(2**63), None]}, [0]),
+        ("wide < 1e38", {"wide": [Decimal("9" * 37 + ".9"), None]}, [0]),
+        ("i64 > 9007199254740992D", {"i64": [2**53 + 1, 2**53 + 2]}, [1]),
+        ("i64 = 9007199254740994D", {"i64": [2**53 + 1, 2**53 + 2, 2**53 + 3]}, [1]),
+        ("i64 < 9223372036854775808D", {"i64": [2**63 - 1, 2**63 - 513]}, [1]),
         ("d = 'x' IS NULL", {"d": [1.0]}, None),
         ("d > 5", {"d": [NAN, 6.0, 5.0, None, math.inf]}, [0, 1, 4]),
         ("d <= 5", {"d": [NAN, 6.0, 5.0, None, -math.inf]}, [2, 4]),
@@ -143,6 +154,13 @@ def test_rows_match_as_in_spark(text: str, columns: dict[str, list[Any]], rows: 
         ("bin = X'0g'", "is not hexadecimal"),
         ("i32 = 1.5L", "is no whole number"),
         ("i32 = -'a'", "is no number"),
+        ("a.b = 1", "no column 'a.b'; fields of a column cannot be named"),
+        ("`_metadata.partition` = 1", "no column '_metadata.partition'"),
+        (r"s LIKE 'a\\b%'", r"in a pattern \ stands only before %, _ and itself"),
+        ("s LIKE 'a\\\\'", "in a pattern"),
+        ("bin = X'00 ff'", "is not hexadecimal"),
+        ("ntz = TIMESTAMP_NTZ '2026-01-31+01:00'", "a time is written 2026-01-31 12:00:00"),
+        ("ts = TIMESTAMP '2026-01-31x12:00:00Z'", "a time is written 2026-01-31 12:00:00"),
         ("i64 = " + "9" * 5000, "has more than 38 digits"),
         ("i64 = 1" + "0" * 5000, "has more than 38 digits"),
         ("dec = 1e999999999BD", "is no decimal"),
@@ -189,7 +207,8 @@ _LITERALS: dict[str, st.SearchStrategy[str]] = {
     "f": st.sampled_from(["0.5", "-1.5D", "0", "-0D", "1e300", "0.1"]),
     "d": st.sampled_from(["0.1", "3", "-0.0", "1e300", "-1e300"]),
     "s": st.sampled_from(["''", "'a'", "'é'", "'b'", f"'{'a' * 40}'"]),
-    "dec": st.sampled_from(["1", "0.01", "-0.005", "1e0", "99999999999", "2.5"]),
+    "dec": st.sampled_from(["1", "0.01", "-0.005", "1e0", "99999999999", "2.5"])
+    | st.integers(-300, 300).map(lambda n: f"{Decimal(n) / 100}D"),
 }
 
 
@@ -295,6 +314,15 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
         ("i32 > 5", Bounds(1, 5), False),
         ("i32 > 5", Bounds(1, 6), True),
         ("NOT i32 > 5", Bounds(6, 9), False),
+        ("i32 <= 5", Bounds(5, 9), True),
+        ("i32 < 5", Bounds(5, 9), False),
+        ("i32 >= 5", Bounds(1, 5), True),
+        ("NOT i32 <= 5", Bounds(1, 5), False),
+        ("NOT i32 > 5", Bounds(5, 9), True),
+        ("NOT i32 < 5", Bounds(1, 5), True),
+        ("NOT i32 = 5", Bounds(5, 6), True),
+        ("NOT (i32 = 5 AND NULL)", Bounds(5, 5), False),
+        ("NOT (i32 = 5 OR NULL)", Bounds(1, 1), False),
         ("i32 = 5", Bounds(6, 9), False),
         ("i32 <> 5", Bounds(5, 5, has_nulls=True), False),
         ("i32 < 1000 AND i32 IN (1, 2)", Bounds(3, 9), False),
@@ -306,6 +334,11 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
         ("s LIKE 'b%'", Bounds(b"c", b"d"), False),
         ("s LIKE 'b%'", Bounds(b"a", b"azz"), False),
         ("s LIKE 'b%'", Bounds(b"bx", b"d"), True),
+        ("s LIKE 'b%'", Bounds(b"a", b"b"), True),
+        ("s NOT LIKE 'b%'", Bounds(b"ba", b"bz"), True),
+        ("d < 5", Bounds(1.0, 2.0, has_nan=True), True),
+        ("NOT d < 5", Bounds(1.0, 2.0, has_nan=True), True),
+        ("d >= 5", Bounds(1.0, 2.0, has_nan=True), True),
         ("d > 5", Bounds(1.0, 2.0, has_nan=False), False),
         ("d > 5", Bounds(has_nan=True), True),
         ("NULL", UNKNOWN_BOUNDS, False),
@@ -315,3 +348,14 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
 def test_frames_are_left_out_where_no_row_can_match(text: str, bounds: Bounds, kept: bool) -> None:
     """S8: by bounds and counts; what is not known keeps a frame."""
     assert may_match(parse_predicate(text, TYPES).root, lambda name: bounds) is kept
+
+
+def test_what_a_producer_did_not_say_is_possible() -> None:
+    """Statistics may be missing: then a column may have nulls, and NaN beyond its bounds."""
+    silent = ColumnStatistics(
+        kind=Kind.FLOAT, minimum=encode_value(Kind.FLOAT, 1.0), maximum=encode_value(Kind.FLOAT, 2.0)
+    )
+    assert bounds_of(silent, 3) == Bounds(1.0, 2.0, has_nulls=True, has_others=True, has_nan=True)
+    told = msgspec.structs.replace(silent, null_count=0, nan_count=0)
+    assert bounds_of(told, 3) == Bounds(1.0, 2.0, has_nulls=False, has_others=True, has_nan=False)
+    assert bounds_of(ColumnStatistics(kind=Kind.STRING, null_count=3), 3) == Bounds(has_others=False, has_nan=False)

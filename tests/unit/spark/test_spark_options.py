@@ -92,7 +92,7 @@ def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: py
             "The value of minOffsetsPerTrigger(20) is higher than the maxOffsetsPerTrigger(15).",
         ),
         ({**BASE, "maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be positive"),
-        ({**BASE, "provider": "pylog"}, "Use CREATE TEMPORARY VIEW … USING pylog OPTIONS (…)"),
+        ({"option.subscribe": "t", "owner": "me", **BASE, "Provider": "pylog"}, "Use CREATE TEMPORARY VIEW … USING"),
         ({**BASE, "pylog.ssl.cafile": "x"}, "not in this version"),
         *[
             ({**BASE, f"pylog.{name}": "x"}, f"Option 'pylog.{name}' is not supported")
@@ -151,12 +151,6 @@ def test_options_that_tune_kafkas_source_are_one_warning(caplog: pytest.LogCaptu
         "ignore settings without a meaning in spark "
         "settings=fetchOffset.numRetries,fetchOffset.retryIntervalMs,groupIdPrefix,kafkaConsumer.pollTimeoutMs"
     ]
-
-
-def test_what_spark_adds_to_a_tables_options_is_let_through() -> None:
-    """S1: `saveAsTable` hands the writer what the catalog adds."""
-    added = {"provider": "pylog", "owner": "me", "option.topic": "t", "location": "file:/w/t"}
-    assert parse_sink_options({"topic": "t", **added}).topic == "t"
 
 
 def test_options_of_the_other_direction_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:

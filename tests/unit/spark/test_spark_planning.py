@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import itertools
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from pyspark_log.spark.planning import OffsetRange, coalesce, divide, plan_batch, plan_ranges, rate_limit
+from broker_runtime.contract.predicate import parse_predicate
+from pyspark_log.spark.planning import OffsetRange, can_match, coalesce, divide, plan_batch, plan_ranges, rate_limit
 
 TP1, TP2, TP3 = TopicPartition("t1", 1), TopicPartition("t2", 1), TopicPartition("t3", 1)
 
@@ -157,6 +159,25 @@ def test_divide_keeps_to_the_most_records(
     """S3/S4: `maxRecordsPerPartition`, row by row of Kafka's suite."""
     divided = divide(ranges_of(spans), min_partitions, max_records)
     assert [one for one in divided if one.size] == ranges_of(expected)
+
+
+@pytest.mark.parametrize(
+    ("where", "one", "can"),
+    [
+        ("_metadata.partition = 1", OffsetRange(TP1, 0, 5), True),
+        ("_metadata.partition = 2", OffsetRange(TP1, 0, 5), False),
+        ("_metadata.offset >= 4", OffsetRange(TP1, 0, 5), True),
+        ("_metadata.offset >= 5", OffsetRange(TP1, 0, 5), False),
+        ("_metadata.offset >= 5", OffsetRange(TP1, 0, 5, binds_end=True), True),
+        ("_metadata.offset < 3", OffsetRange(TP1, 3, 5), False),
+        ("_metadata.offset < 3", OffsetRange(TP1, 3, 5, binds_start=True), True),
+        ("_metadata.offset < 3 OR x = 1", OffsetRange(TP1, 3, 5), True),
+        ("_metadata.timestamp < '1970-01-01 00:00:00Z'", OffsetRange(TP1, 3, 5), True),
+    ],
+)
+def test_ranges_without_a_match_are_known(where: str, one: OffsetRange, can: bool) -> None:
+    """S8: by partition and offset; what a range may hold when it is read counts."""
+    assert can_match(parse_predicate(where, {"x": pa.int32()}), one) is can
 
 
 spans_strategy = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=12)

@@ -141,9 +141,11 @@ def test_times_must_be_of_the_assigned_partitions() -> None:
 
 def test_few_offsets_wait_for_more_but_not_for_ever() -> None:
     """S4: minOffsetsPerTrigger and maxTriggerDelay; the first micro-batch of a process never waits."""
-    log, clock = LogInMemory(p0=1, p1=0), FakeClock()
+    log, clock = LogInMemory(p0=0, p1=0), FakeClock()
     source = query(log, clock, minOffsetsPerTrigger="10", maxTriggerDelay="5min")
     start = source.initial()
+    assert source.latest(start, None, 10) == start
+    log.spans[T0] = (0, 1)
     first = source.latest(start, None, 10)
     assert first == {T0: 1, T1: 0}
     log.spans[T0], log.spans[T1] = (0, 5), (0, 5)
