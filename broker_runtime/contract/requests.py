@@ -1,7 +1,8 @@
 """What clients and brokers say to each other, as typed structs, and how they become bytes (MessagePack).
 
-Rule: this module, `streams` and `transactions` hold every message of the protocol. A field is added with a
-default, never removed or given another meaning; `PROTOCOL_VERSION` rises when an old peer would misunderstand.
+Rule: this module, `streams`, `transactions` and `predicate.frames` hold every message of the protocol. A field is
+added with a default, never removed or given another meaning; `PROTOCOL_VERSION` rises when an old peer would
+misunderstand.
 Decoding checks types and bounds, so later code may rely on them; what cannot be decoded is `InvalidRequestError`.
 What a broker receives is a `Request`: its bytes are bounded before anything is decoded, and so is the length of every
 list in it, because few bytes decode into many, and an answer about every entry is larger still. Rows are never in here:

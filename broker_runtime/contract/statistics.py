@@ -1,8 +1,8 @@
 """What a frame's directory says about a column: null count, NaN count, smallest and largest value.
 
-The minimum and maximum are for predicates: `predicate.frames` says whether any row of a frame can match one. No broker
-leaves frames out by that yet. Producers write them already, so that data that is stored today can be skipped then;
-leaders check only that they are well formed and of the column's kind.
+The minimum and maximum are for predicates: by them `predicate.frames` says whether any row of a frame can match, and
+brokers leave out frames in which none can. Producers write them; leaders check only that they are well formed and of
+the column's kind.
 
 Rule: a statistic may be missing but is never wrong.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
+from broker_runtime.contract.predicate.frames import Steps
 from broker_runtime.contract.requests import (
     MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
@@ -27,6 +28,11 @@ from broker_runtime.contract.requests import (
     make_decoders,
 )
 from broker_runtime.contract.transactions import TransactionIdentity
+
+MOST_PREDICATES: Final = 100
+"""Of a fetch: as many topics as have one of their own."""
+MOST_STEPS_IN_ALL: Final = 1_000
+"""Of the predicates of a fetch: the request is kept while it waits for data."""
 
 
 class ProduceHello(Request, frozen=True, kw_only=True):
@@ -85,7 +91,9 @@ class FetchHello(Request, frozen=True, kw_only=True):
 
 
 class FetchPartition(Message, frozen=True, kw_only=True):
-    """``columns``: ids of those wanted (`frame`); None: all. ``durable_end`` and ``log_start`` are a follower's own."""
+    """``columns``: ids of those wanted (`frame`); None: all. ``predicate``: which of the request's predicates a row
+    must match to be wanted; -1: none. ``durable_end`` and ``log_start`` are a follower's own.
+    """
 
     topic: Name
     partition: PartitionNumber
@@ -95,6 +103,7 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     last_fetched_epoch: Int32 = -1
     max_bytes: ByteCount = 16 << 20
     columns: Columns | None = None
+    predicate: Int32 = -1
     durable_end: Int64 = -1
     log_start: Int64 = -1
 
@@ -106,6 +115,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     ``forgotten`` are still wanted as last requested.
 
     At least one frame is returned, however large, so a reader always makes progress. ``heartbeat`` asks for nothing.
+    ``predicates``: frames in which no row can match are left out; an answer may then have no frame at all, and says
+    all the same where to continue.
     """
 
     MOST_BYTES: ClassVar[int] = 2 << 20
@@ -119,8 +130,14 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     heartbeat: bool = False
     is_incremental: bool = False
     forgotten: Entries[tuple[Name, PartitionNumber]] = ()
+    predicates: Annotated[tuple[Steps, ...], msgspec.Meta(max_length=MOST_PREDICATES)] = ()
 
     def __post_init__(self) -> None:
+        steps = sum(map(len, self.predicates))
+        if steps > MOST_STEPS_IN_ALL:
+            raise ValueError(f"predicates have {steps} steps in all; at most {MOST_STEPS_IN_ALL} are allowed")
+        if (most := max((each.predicate for each in self.partitions), default=-1)) >= len(self.predicates):
+            raise ValueError(f"a partition names predicate {most} of {len(self.predicates)}")
         named = sum(len(each.columns) for each in self.partitions if each.columns is not None)
         if named > MOST_COLUMN_IDS:
             raise ValueError(f"partitions name {named} columns in all; at most {MOST_COLUMN_IDS} are allowed")
@@ -167,7 +184,7 @@ class ReadRequest(Request, frozen=True, kw_only=True):
     """A ticket: frames of ``[start, end)`` of one partition, as batches of one row with frames back to back.
 
     ``end`` -1: the last stable offset (``isolation_level`` 0: the high watermark) at the time of the call. ``start``
-    -2: the log's start.
+    -2: the log's start. ``where``: frames in which no row can match are left out.
     """
 
     protocol_version: int = PROTOCOL_VERSION
@@ -181,11 +198,13 @@ class ReadRequest(Request, frozen=True, kw_only=True):
     columns: Columns | None = None
     isolation_level: IsolationLevel = READ_COMMITTED
     batch_bytes: ByteCount = 4 << 20
+    where: Steps | None = None
 
 
 class ReadResponse(Message, frozen=True, kw_only=True):
     """Beside each batch: the range it covers, and the resolved range of the whole read. ``aborted``: see
-    `AbortedRange`; of the batch's frames."""
+    `AbortedRange`; of the batch's frames. A message without a batch, of a read with a predicate, says that all frames
+    before ``next_offset`` were looked at."""
 
     start: Int64
     end: Int64

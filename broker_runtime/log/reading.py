@@ -6,16 +6,17 @@ and neither is anything after it: every checksum is verified before a caller get
 frames that this process itself appended to the active segment: it verified them then, and mostly reads them from the
 page cache.
 
-A projected read leaves out the columns that nobody asked for: it reads header and directory first, then only the chunks
-needed, and chunks close to each other in one read. A frame small enough to come with the read of its header costs no
-read of its own; a very small one, or one without columns, is returned whole.
+A projected read leaves out the columns that nobody asked for, and frames in which no row can match a predicate: it
+reads header and directory first, then only the chunks needed, and chunks close to each other in one read. A frame small
+enough to come with the read of its header costs no read of its own; a very small one, or one without columns, is
+returned whole.
 
 A look-up by time begins where the time index says, finds the frame by its header, and decodes only its timestamps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -26,10 +27,14 @@ from broker_runtime.contract.frame import (
     HEADER_BYTES,
     TIMESTAMP_COLUMN_ID,
     FrameHeader,
+    Projection,
     decode_frame,
-    plan_projection,
+    parse_checked_header,
+    parse_directory,
+    project,
     verify_answer,
 )
+from broker_runtime.contract.predicate.frames import FrameTest, keeps_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import PartitionIdentity
@@ -137,21 +142,23 @@ class LogSlice:
         """
         return self._load(is_verified=self._is_verified)
 
-    def load_projected(self, column_ids: Iterable[int]) -> pa.Buffer:
-        """The frames pruned to the chunks of ``column_ids``, in memory of their own. Other chunks are not read.
+    def load_projected(self, column_ids: Iterable[int] | None, test: FrameTest | None = None) -> pa.Buffer:
+        """The frames pruned to the chunks of ``column_ids`` (None: whole), in memory of their own. Other chunks are
+        not read.
 
-        A very small frame, and one whose columns share one chunk, is returned whole; before a damaged frame all may
-        be. Blocks on the disk. Raises as `load`.
+        ``test``: only frames in which a row can match; there may be none. A very small frame, and one whose columns
+        share one chunk, is returned whole; before a damaged frame all may be. Blocks on the disk. Raises as `load`.
         """
         assert not self._is_closed, "a closed slice may read another file's bytes"
         end = self._position + self.size_bytes
         try:
-            answer = ProjectedRead(self._files, self._held, column_ids).load(self._position, end, self.start_offset)
+            read = ProjectedRead(self._files, self._held, column_ids, test, self._check.partition)
+            answer = read.load(self._position, end, self.start_offset)
         except OSError as error:
             self._fail(f"read {self._held.path}", error)
         except CorruptRecordError:
             return self._load(is_verified=False)  # the sound frames, not pruned
-        return answer if self._is_verified else self._sound_part(answer)
+        return answer if self._is_verified else self._sound_part(answer, read.kept)
 
     def load_head(self) -> memoryview:
         """The first frame's header as it is on the disk, not verified; `load` verifies it.
@@ -179,8 +186,8 @@ class LogSlice:
         self._read_into([memoryview(buffer).cast("B")], self._position)
         return buffer if is_verified else self._sound_part(buffer)
 
-    def _sound_part(self, frames: pa.Buffer) -> pa.Buffer:
-        frames, self.next_offset = self._check.sound_part(frames, self.start_offset, self.next_offset)
+    def _sound_part(self, frames: pa.Buffer, kept: Sequence[int] | None = None) -> pa.Buffer:
+        frames, self.next_offset = self._check.sound_part(frames, self.start_offset, self.next_offset, kept)
         return frames
 
     def _read_into(self, buffers: list[memoryview], position: int) -> None:
@@ -207,21 +214,31 @@ class SliceCheck:
     def __init__(self, state: LogState) -> None:
         self._state = state
 
+    @property
+    def partition(self) -> int:
+        """The log's partition."""
+        return self._state.identity.partition
+
     def suspect(self, error: CorruptRecordError, offset: int) -> None:
         """A read of ``offset`` found ``error``: if the log is at fault, it counts as damaged."""
         note_damage(self._state, error, offset)
 
-    def sound_part(self, frames: pa.Buffer, offset: int, next_offset: int) -> tuple[pa.Buffer, int]:
+    def sound_part(
+        self, frames: pa.Buffer, offset: int, next_offset: int, kept: Sequence[int] | None = None
+    ) -> tuple[pa.Buffer, int]:
         """The good frames at the beginning of ``frames``, which are whole or pruned and have the offsets [offset,
-        next_offset); and the offset after them.
+        next_offset); and the offset after them. ``kept``: where each begins, if some were left out.
 
         Damage is noted, which reads the segment once more. Raises `CorruptRecordError` if the first frame is bad.
         """
         topic_id, partition = self._state.identity.topic_id.bytes, self._state.identity.partition
         view = memoryview(frames).cast("B")
         good_bytes, good_end = 0, offset
+        begins = None if kept is None else iter(kept)
         try:
             while good_bytes < len(view):
+                if begins is not None:
+                    good_end = next(begins)
                 header = verify_answer(view[good_bytes:], topic_id=topic_id, partition=partition)
                 if header.base_offset != good_end:
                     raise CorruptRecordError(f"a frame begins with offset {header.base_offset} instead of {good_end}")
@@ -244,10 +261,21 @@ class _FileRange(NamedTuple):
 class ProjectedRead:
     """One projected read; used once, by one thread."""
 
-    def __init__(self, files: FileSystem, held: HeldFile, column_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        held: HeldFile,
+        column_ids: Iterable[int] | None,
+        test: FrameTest | None = None,
+        partition: int = 0,
+    ) -> None:
+        self.kept: list[int] = []
+        """The first offset of each frame of the answer."""
         self._files = files
         self._held = held
-        self._column_ids = frozenset(column_ids)
+        self._column_ids = None if column_ids is None else frozenset(column_ids)
+        self._test = test
+        self._partition = partition
         self._window = memoryview(b"")
         self._window_position = 0
         # The answer in order: bytes at hand, or where in the file they are.
@@ -263,15 +291,15 @@ class ProjectedRead:
             self._need(position, HEADER_BYTES, window_bytes)
             at = position - self._window_position
             header = header_at(self._window, at, self._held.path, position, end_position, offset)
-            if header.is_control or header.frame_bytes <= _SMALL_FRAME_BYTES:
-                self._need(position, header.frame_bytes, window_bytes)
-                frame = self._window[position - self._window_position :][: header.frame_bytes]
-                if len(frame) < header.frame_bytes:
-                    raise damaged(self._held.path, position, offset, "the file ends in the middle of it")
-                self._pieces.append(frame)
-            else:
-                self._need(position, header.head_bytes, window_bytes)
-                self._plan(position, header.head_bytes, offset)
+            is_small = header.is_control or header.frame_bytes <= _SMALL_FRAME_BYTES
+            self._need(position, header.frame_bytes if is_small else header.head_bytes, window_bytes)
+            frame = self._window[position - self._window_position :][: header.frame_bytes]
+            if is_small and len(frame) < header.frame_bytes:
+                raise damaged(self._held.path, position, offset, "the file ends in the middle of it")
+            if self._test is None and is_small:
+                self._add([frame], offset)
+            elif not header.is_control or self._test is None:
+                self._plan(position, frame, offset, is_small=is_small)
             position += header.frame_bytes
             offset = header.next_offset
             window_bytes = _HEAD_WINDOW_BYTES if header.frame_bytes >= _LARGE_FRAME_BYTES else WINDOW_BYTES
@@ -285,18 +313,27 @@ class ProjectedRead:
         data = self._files.read(self._held.descriptor, max(size_bytes, window_bytes), position)
         self._window, self._window_position = memoryview(data), position
 
-    def _plan(self, position: int, head_bytes: int, offset: int) -> None:
-        at = position - self._window_position
+    def _plan(self, position: int, frame: memoryview, offset: int, *, is_small: bool) -> None:
+        """``frame``: as much of it as is in the window, at least header and directory."""
         try:
-            projection = plan_projection(self._window[at : at + head_bytes], self._column_ids)
+            header = parse_checked_header(frame)
+            directory = parse_directory(frame, header)
+            if self._test is not None and not keeps_frame(self._test, header, directory, self._partition):
+                return
+            if is_small or self._column_ids is None:
+                projection = Projection(b"", [(0, header.frame_bytes)], header.frame_bytes)
+            else:
+                projection = project(frame, header, directory, self._column_ids)
         except CorruptRecordError as error:
             raise damaged(self._held.path, position, offset, error.message) from None
-        self._pieces.append(projection.prefix)
+        pieces: list[bytes | bytearray | memoryview | _FileRange] = [projection.prefix]
         for start, end in projection.ranges:
-            if at + end <= len(self._window):
-                self._pieces.append(self._window[at + start : at + end])
-            else:
-                self._pieces.append(_FileRange(position + start, end - start))
+            pieces.append(frame[start:end] if end <= len(frame) else _FileRange(position + start, end - start))
+        self._add(pieces, offset)
+
+    def _add(self, pieces: Iterable[bytes | bytearray | memoryview | _FileRange], offset: int) -> None:
+        self._pieces += pieces
+        self.kept.append(offset)
 
     def _fill(self) -> pa.Buffer:
         sizes = [piece.size_bytes if isinstance(piece, _FileRange) else len(piece) for piece in self._pieces]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.predicate.frames import prepared
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
@@ -40,6 +41,7 @@ from broker_runtime.services.partition_read import (
 __all__ = ["FetchAnswer", "FetchService"]
 
 _MAX_BUDGET_WAIT_S = 20.0
+_SEARCH_S = 0.5  # for frames in which a row can match; then the client is told how far that went
 _REPLICA_BUDGET_BYTES = 64 << 20
 
 _logger = logging.getLogger(__name__)
@@ -119,6 +121,8 @@ class FetchService:
             try:
                 partition = read.partition = self._registry.find(each.topic, each.partition, each.topic_id)
                 read.leader_epoch = partition.leader_epoch
+                if each.predicate >= 0:
+                    read.test = prepared(request.predicates[each.predicate])
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
                 if isinstance(caller, BrokerCaller):
                     now_ms = int(self._clock.now_s() * 1000)
@@ -181,6 +185,7 @@ class FetchService:
         is_replica = isinstance(caller, BrokerCaller)
         budget = self._replica_budget if is_replica else self._budget
         held_bytes = sum(read.found.size_bytes for read in reads if read.found is not None)
+        search = Deadline(_SEARCH_S, clock=self._clock)
         if not self._acquire(budget, held_bytes, still_waiting):
             close_reads(reads)  # no room for an answer: it is empty, and the client fetches again
             held_bytes = 0
@@ -189,7 +194,7 @@ class FetchService:
         try:
             for read in reads:
                 try:
-                    cell = load_found(read)
+                    cell = load_found(read, lambda: not search.expired)
                 except PylogError as error:
                     assert read.partition is not None
                     read.error, cell = read.partition.refusal(error), None

@@ -5,13 +5,14 @@ Rule: the error of a partition is that partition's answer and holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError
 from broker_runtime.contract.frame import AbortedRange
+from broker_runtime.contract.predicate.frames import FrameTest
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchResponse
 from broker_runtime.log import LogSlice
@@ -49,6 +50,8 @@ class PartitionRead:
     leader_epoch: int = -1
     readable_end: int = -1  # this peer may read up to here
     diverging: tuple[int, int] | None = None
+    test: FrameTest | None = None  # frames in which no row can match are left out
+    is_committed: bool = False  # below the last stable offset only
     aborted: Sequence[AbortedRange] = ()  # of what was found
 
 
@@ -57,6 +60,7 @@ def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool, i
     is in ``read``."""
     wanted, partition = read.wanted, read.partition
     assert partition is not None
+    read.is_committed = is_committed
     read.last_stable_offset, read.high_watermark = partition.last_stable_offset, partition.high_watermark
     read.readable_end = read.last_stable_offset if is_committed else read.high_watermark
     read.log_start = partition.log_start
@@ -127,13 +131,43 @@ def is_enough(reads: Sequence[PartitionRead], min_bytes: int) -> bool:
     return found_bytes >= min_bytes
 
 
-def load_found(read: PartitionRead) -> pa.Buffer | None:
-    """The frames that were found, whole or with only the wanted columns. Raises as `LogSlice.load`."""
+def load_found(read: PartitionRead, goes_on: Callable[[], bool] = lambda: True) -> pa.Buffer | None:
+    """The frames that were found, whole or with only the wanted columns; None if there are none.
+
+    Where no frame can match what was asked for, what comes next is looked at, as long as ``goes_on`` says so. Raises
+    as `LogSlice.load` and `Partition.read`.
+    """
     if read.found is None:
         return None
-    if read.wanted.columns is None:
-        return read.found.load()
-    return read.found.load_projected(read.wanted.columns)
+    if read.test is None:
+        return read.found.load() if read.wanted.columns is None else read.found.load_projected(read.wanted.columns)
+    size_bytes = read.found.size_bytes
+    frames = read.found.load_projected(read.wanted.columns, read.test)
+    while not frames.size and read.found.next_offset < read.readable_end and goes_on():
+        if not _go_on(read, size_bytes):
+            break
+        frames = read.found.load_projected(read.wanted.columns, read.test)
+    return frames if frames.size else None
+
+
+def _go_on(read: PartitionRead, size_bytes: int) -> bool:
+    """Finds what comes after what was found, at most ``size_bytes`` of it; False: there is none."""
+    assert read.partition is not None
+    assert read.found is not None
+    found = read.partition.read(
+        read.found.next_offset,
+        max_bytes=size_bytes,
+        leader_epoch=read.wanted.leader_epoch,
+        at_least_one=False,
+        is_committed=read.is_committed,
+    )
+    if found is None:
+        return False
+    read.found.close()
+    read.found = found
+    if read.is_committed:
+        read.aborted = read.partition.log.aborted_transactions(found.start_offset, found.next_offset)
+    return True
 
 
 def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPartition | None:
@@ -141,12 +175,13 @@ def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPart
     wanted, error = read.wanted, read.error
     if error is None and row < 0 and not is_replica and read.high_watermark <= wanted.offset:
         return None
+    is_read = read.found is not None and (row >= 0 or read.test is not None)
     diverging_epoch, diverging_end = read.diverging if read.diverging is not None else (-1, -1)
     return FetchedPartition(
         topic=wanted.topic,
         partition=wanted.partition,
         row=row,
-        next_offset=read.found.next_offset if row >= 0 and read.found is not None else wanted.offset,
+        next_offset=read.found.next_offset if is_read and error is None and read.found is not None else wanted.offset,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start=read.log_start,

@@ -1,7 +1,8 @@
 """What a broker does for a read: it gives the frames of a range of offsets of one partition, piece by piece.
 
 Rule: a piece is loaded when the one before it was taken, so a reader that takes nothing costs one piece. Pieces are
-whole frames; the first may begin before the range and the last may end after it (the reader cuts them). Where
+whole frames; the first may begin before the range and the last may end after it (the reader cuts them). A stretch in
+which no frame can match the reader's predicate costs nothing but a word now and then of how far the search is. Where
 retention removes records during a read, the read fails with `OffsetOutOfRangeError`; it never has a gap.
 """
 
@@ -15,8 +16,11 @@ import pyarrow as pa
 from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOutError
 from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.model import EARLIEST, LATEST
-from broker_runtime.contract.requests import READ_COMMITTED
+from broker_runtime.contract.predicate.frames import FrameTest, prepared
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
+from broker_runtime.contract.waiting import Deadline
+from broker_runtime.log import LogSlice
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
@@ -40,6 +44,7 @@ class ReadRange:
     piece_bytes: int
     leader_epoch: int
     is_committed: bool
+    test: FrameTest | None = None
 
 
 class ReadService:
@@ -57,8 +62,10 @@ class ReadService:
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
         `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ readable end; `OffsetNotAvailableError` where a new
-        leader does not know yet whether so much is committed, or a broker whether it still leads.
+        leader does not know yet whether so much is committed, or a broker whether it still leads;
+        `InvalidRequestError` for a predicate that is none.
         """
+        test = None if request.where is None else prepared(request.where)
         partition = self._registry.find(request.topic, request.partition, request.topic_id)
         leader_epoch = partition.require_leader(request.leader_epoch)
         with partition.refusing():
@@ -80,7 +87,8 @@ class ReadService:
                 raise error
             raise self._leadership.verified([Denied(partition, leader_epoch, error)])[0]
         # Sizes are those of whole frames; of projected ones more fit into a piece.
-        wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
+        is_whole = request.columns is None and test is None
+        wanted_bytes = request.batch_bytes if is_whole else request.batch_bytes * 4
         piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))
         return ReadRange(
             partition=partition,
@@ -90,14 +98,17 @@ class ReadService:
             piece_bytes=piece_bytes,
             leader_epoch=request.leader_epoch,
             is_committed=is_committed,
+            test=test,
         )
 
     def pieces(self, caller: Caller, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
         """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each piece with its next offset.
 
-        There is at least one piece; that of an empty range has no frames (None). Close the iterator to stop early.
+        There is at least one piece; that of an empty range has no frames (None), nor has one of a stretch in which no
+        frame can match. Close the iterator to stop early.
         """
         position = plan.start
+        silence = Deadline(HEARTBEAT_INTERVAL_S)
         if position == plan.end:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
@@ -117,14 +128,22 @@ class ReadService:
                 try:
                     aborted: Sequence[AbortedRange] = ()
                     with plan.partition.refusing():
-                        frames = found.load() if plan.columns is None else found.load_projected(plan.columns)
+                        frames = _load(found, plan)
                         if plan.is_committed:
                             aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
-                    yield (
-                        ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
-                        frames,
-                    )
+                    if frames.size or position >= plan.end or silence.expired:
+                        yield (
+                            ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
+                            frames if frames.size else None,
+                        )
+                        silence = Deadline(HEARTBEAT_INTERVAL_S)
                     del frames
                 finally:
                     self._budget.release(size_bytes)
+
+
+def _load(found: LogSlice, plan: ReadRange) -> pa.Buffer:
+    if plan.columns is None and plan.test is None:
+        return found.load()
+    return found.load_projected(plan.columns, plan.test)

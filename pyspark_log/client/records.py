@@ -68,14 +68,16 @@ class Record(NamedTuple):
 
 
 class ConsumedBatch:
-    """Consecutive records of one partition, as columns.
+    """Consecutive records of one partition, as columns; with ``where`` those of them that match.
 
     ``batch`` has the topic's columns (those asked for with ``columns``); Kafka's topics have ``key`` and ``value``.
     ``offsets`` (int64) and ``timestamps`` (timestamp[ms, UTC]) have one entry per row; ``headers`` likewise
     (list<struct<key, value>>), or is None if no record has any. Memory is shared with the frame that it came in.
     """
 
-    __slots__ = ("_times", "base_offset", "batch", "headers", "partition", "timestamp_type", "topic")
+    __slots__ = (
+        "_offsets", "_times", "base_offset", "batch", "headers", "next_offset", "partition", "timestamp_type", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,8 +89,10 @@ class ConsumedBatch:
         times: int | pa.Array,
         timestamp_type: TimestampType,
         headers: pa.Array | None,
+        offsets: pa.Array | None = None,
+        next_offset: int | None = None,
     ) -> None:
-        """``times``: ms, one for all rows or int64 per row."""
+        """``times``: ms, one for all rows or int64 per row. ``offsets``: int64, rising, where they have gaps."""
         self.topic = topic
         self.partition = partition
         self.batch = batch
@@ -96,6 +100,9 @@ class ConsumedBatch:
         self.timestamp_type = timestamp_type
         self.headers = headers
         self._times = times
+        self._offsets = offsets
+        self.next_offset = base_offset + int(batch.num_rows) if next_offset is None else next_offset
+        """Where to go on: after its last record and those that were passed over."""
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -109,14 +116,11 @@ class ConsumedBatch:
         return TopicPartition(self.topic, self.partition)
 
     @property
-    def next_offset(self) -> int:
-        """The offset after its last record."""
-        return self.base_offset + int(self.batch.num_rows)
-
-    @property
     def offsets(self) -> pa.Array:
         """Each row's offset, int64."""
-        return pa.array(np.arange(self.base_offset, self.next_offset, dtype=np.int64))
+        if self._offsets is not None:
+            return self._offsets
+        return pa.array(np.arange(self.base_offset, self.base_offset + len(self), dtype=np.int64))
 
     @property
     def constant_timestamp_ms(self) -> int | None:
@@ -142,11 +146,39 @@ class ConsumedBatch:
             topic=self.topic,
             partition=self.partition,
             batch=self.batch.slice(start, stop - start),
-            base_offset=self.base_offset + start,
+            base_offset=self._offset_of(start),
             times=self._times if isinstance(self._times, int) else self._times.slice(start, stop - start),
             timestamp_type=self.timestamp_type,
             headers=None if self.headers is None else self.headers.slice(start, stop - start),
+            offsets=None if self._offsets is None else self._offsets.slice(start, stop - start),
+            next_offset=self.next_offset if stop == len(self) else self._offset_of(stop - 1) + 1,
         )
+
+    def rows_before(self, offset: int) -> int:
+        """How many of its rows have a smaller offset."""
+        if self._offsets is None:
+            return min(max(offset - self.base_offset, 0), len(self))
+        return int(np.searchsorted(self._offsets.to_numpy(), offset))
+
+    def filter(self, matches: pa.Array) -> ConsumedBatch:
+        """The rows for which ``matches`` is true; it goes on where this one does."""
+        offsets = self.offsets.filter(matches)
+        return ConsumedBatch(
+            topic=self.topic,
+            partition=self.partition,
+            batch=self.batch.filter(matches),
+            base_offset=offsets[0].as_py() if len(offsets) else self.base_offset,
+            times=self._times if isinstance(self._times, int) else self._times.filter(matches),
+            timestamp_type=self.timestamp_type,
+            headers=None if self.headers is None else self.headers.filter(matches),
+            offsets=offsets,
+            next_offset=self.next_offset,
+        )
+
+    def _offset_of(self, row: int) -> int:
+        if self._offsets is None:
+            return self.base_offset + row
+        return int(self._offsets[row].as_py()) if row < len(self) else self.next_offset
 
 
 def datetime_of(timestamp_ms: int) -> datetime:

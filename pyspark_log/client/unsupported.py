@@ -13,7 +13,6 @@ from broker_runtime.contract.errors import NotSupportedError
 _TLS = "only PLAINTEXT without authentication is supported yet"
 
 _LATER = {
-    "where": "filtering in the broker comes in a later version; filter what you read",
     "security.protocol": _TLS,
     "ssl.cafile": _TLS,
     "ssl.certfile": _TLS,

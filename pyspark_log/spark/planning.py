@@ -16,7 +16,15 @@ from dataclasses import dataclass, replace
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
 from broker_runtime.contract.predicate import Predicate
-from broker_runtime.contract.predicate.frames import UNKNOWN_BOUNDS, Bounds, may_match
+from broker_runtime.contract.predicate.frames import (
+    METADATA_IDS,
+    OFFSET_ID,
+    PARTITION_ID,
+    UNKNOWN_BOUNDS,
+    Bounds,
+    frame_test,
+    prepared,
+)
 from pyspark_log.spark.offsets import SourceOffset
 
 
@@ -51,12 +59,13 @@ def can_match(where: Predicate, one: OffsetRange) -> bool:
     """Whether a record of the range can match, by its partition and its offset."""
     number = one.partition.partition
     known = {
-        "_metadata.partition": Bounds(number, number, has_nulls=False),
-        "_metadata.offset": Bounds(
+        PARTITION_ID: Bounds(number, number, has_nulls=False),
+        OFFSET_ID: Bounds(
             None if one.binds_start else one.start, None if one.binds_end else one.end - 1, has_nulls=False
         ),
     }
-    return may_match(where.root, lambda name: known.get(name, UNKNOWN_BOUNDS))
+    test = prepared(frame_test(where, METADATA_IDS.get))
+    return test.may_match(lambda step: known.get(step.column, UNKNOWN_BOUNDS))
 
 
 def divide(

@@ -158,7 +158,15 @@ class _RangeRows:
     def _read(self) -> Iterator[pa.RecordBatch]:
         topic, assembler = self._assembler()
         partition = self._planned.range.partition.partition
-        frames = read_range(self._cluster, topic, partition, self._position, self._end, columns=assembler.column_ids)
+        frames = read_range(
+            self._cluster,
+            topic,
+            partition,
+            self._position,
+            self._end,
+            columns=assembler.column_ids,
+            where=assembler.frame_test,
+        )
         for decoded in frames:
             arrays = assembler.arrays(decoded, partition, self._position, self._end)
             self._position = max(self._position, decoded.header.next_offset)

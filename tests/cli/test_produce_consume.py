@@ -148,6 +148,26 @@ def test_typed_rows_are_json_in_and_out(pylog: Pylog, typed_topic: str) -> None:
     assert pylog("consume", typed_topic, *ALL, "-n", "1", "--columns", "delay").stdout == '{"delay":2}\n'
 
 
+def test_only_records_that_match_are_shown(pylog: Pylog, typed_topic: str) -> None:
+    """S8: with their own offsets; `-n` counts those, a group goes on behind all, and a wrong predicate is refused."""
+    rows = [{"carrier": carrier, "delay": delay} for delay in range(40) for carrier in ("UA", "AA")]
+    pylog("produce", typed_topic, stdin="".join(json.dumps(row) + "\n" for row in rows))
+    where = ("--where", "delay >= 38 AND carrier = 'AA'")
+    shown = pylog("consume", typed_topic, *ALL, *where, "-f", r"%o %k %{delay}\n").stdout
+    assert shown == "77 AA 38\n79 AA 39\n"
+    assert pylog("consume", typed_topic, *ALL, *where, "-n", "1").stdout == '{"carrier":"AA","delay":38}\n'
+    assert pylog("consume", typed_topic, *ALL, *where, "--columns", "delay").stdout == '{"delay":38}\n{"delay":39}\n'
+    assert pylog("consume", typed_topic, *ALL, "--where", "delay > 99").stdout == ""
+    assert (
+        pylog("consume", typed_topic, "--from", "0", "--to", "78", *where, "-g", "g-where", "-f", r"%o\n").stdout
+        == "77\n"
+    )
+    (lag,) = json.loads(pylog("group", "describe", "g-where", "-o", "json").stdout)["partitions"]
+    assert (lag["committed"], lag["lag"]) == (78, 2)
+    refused = pylog("consume", typed_topic, *ALL, "--where", "delayed > 1", status=1)
+    assert "[INVALID_PREDICATE] where: no column 'delayed'" in refused.stderr
+
+
 def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str, topic: str) -> None:
     """The formats are -o table|wide|json|jsonl|yaml|name."""
     pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n')

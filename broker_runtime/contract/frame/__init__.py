@@ -13,7 +13,12 @@ from broker_runtime.contract.frame.control import (
     parse_control,
 )
 from broker_runtime.contract.frame.decode import DecodedFrame, decode_frame
-from broker_runtime.contract.frame.directory import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
+from broker_runtime.contract.frame.directory import (
+    HEADERS_COLUMN_ID,
+    TIMESTAMP_COLUMN_ID,
+    Directory,
+    parse_directory,
+)
 from broker_runtime.contract.frame.encode import (
     CHUNK_PER_COLUMN_BYTES,
     DEFAULT_FRAME_TARGET_BYTES,
@@ -29,11 +34,12 @@ from broker_runtime.contract.frame.header import (
     FrameHeader,
     check_stamp,
     number_frame,
+    parse_checked_header,
     parse_header,
     stamp,
 )
 from broker_runtime.contract.frame.layout import HEADERS_TYPE
-from broker_runtime.contract.frame.projection import Projection, plan_projection
+from broker_runtime.contract.frame.projection import Projection, plan_projection, project
 from broker_runtime.contract.frame.verify import (
     AbortedRange,
     SoundFrame,
@@ -60,6 +66,7 @@ __all__ = [
     "AbortedRange",
     "Control",
     "DecodedFrame",
+    "Directory",
     "EndedTransaction",
     "FrameHeader",
     "Projection",
@@ -73,9 +80,12 @@ __all__ = [
     "encode_frame",
     "iter_frames",
     "number_frame",
+    "parse_checked_header",
     "parse_control",
+    "parse_directory",
     "parse_header",
     "plan_projection",
+    "project",
     "sound_frame",
     "split_into_frames",
     "stamp",

@@ -21,7 +21,7 @@ directory (bit i % 8 of byte i // 8 is set if chunk i is present), padded to 64,
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
@@ -58,9 +58,10 @@ class Directory(NamedTuple):
     data: memoryview
     record_count: int
 
-    def statistics(self) -> dict[int, ColumnStatistics]:
-        """The statistics of each column, by id. Raises `CorruptRecordError`."""
-        return _parse_statistics(self)
+    def statistics(self, wanted: Collection[int] | None = None) -> dict[int, ColumnStatistics]:
+        """The statistics of each column, by id; of the ``wanted`` ones that the frame has. Raises
+        `CorruptRecordError`."""
+        return _parse_statistics(self, wanted)
 
 
 def padded(size_bytes: int) -> int:
@@ -144,7 +145,7 @@ def _pack_column(column_id: int, known: ColumnStatistics) -> bytes:
     )
 
 
-def _parse_statistics(directory: Directory) -> dict[int, ColumnStatistics]:
+def _parse_statistics(directory: Directory, wanted: Collection[int] | None) -> dict[int, ColumnStatistics]:
     start = len(directory.chunks) * _CHUNK.size
     position = start + len(directory.columns) * _COLUMN.size
     known: dict[int, ColumnStatistics] = {}
@@ -164,6 +165,9 @@ def _parse_statistics(directory: Directory) -> dict[int, ColumnStatistics]:
             or (max_bytes and not flags & _FLAG_MAX)
         ):
             raise CorruptRecordError(f"the directory's statistics of column {column_id} are out of bounds")
+        if wanted is not None and column_id not in wanted:
+            position = end
+            continue
         minimum = bytes(directory.data[position : position + min_bytes]) if flags & _FLAG_MIN else None
         maximum = bytes(directory.data[position + min_bytes : end]) if flags & _FLAG_MAX else None
         statistics = ColumnStatistics(

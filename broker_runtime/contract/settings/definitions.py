@@ -232,6 +232,8 @@ class ConsumerSettings(AdminSettings):
         doc="How long a broker keeps a fetch waiting for data.")]
     columns: Annotated[tuple[str, ...] | None, Setting(Kind.NAMES, kafka="none",
         doc="The columns wanted; the broker leaves the others out.")]
+    where: Annotated[str | None, Setting(Kind.TEXT, kafka="none",
+        doc="Only records that match, in the words of Spark SQL: `delay > 15 AND carrier LIKE 'U%'`.")]
     key_deserializer: Annotated[Callable[[bytes], Any] | None, Setting(Kind.CALLABLE, kafka="required",
         doc="Makes a record's key from its bytes.")]
     value_deserializer: Annotated[Callable[[bytes], Any] | None, Setting(Kind.CALLABLE, kafka="required",
@@ -282,6 +284,7 @@ class ConsumerKeywords(AdminKeywords, total=False):
     fetch_max_bytes: int | str
     fetch_max_wait_ms: int | str
     columns: Sequence[str] | str | None
+    where: str | None
     key_deserializer: Callable[[bytes], Any] | None
     value_deserializer: Callable[[bytes], Any] | None
 

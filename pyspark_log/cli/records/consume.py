@@ -99,6 +99,10 @@ def consume(
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="NAMES", help="Read only these columns of a typed topic: a,b.")
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="PREDICATE", help='Only records that match, as in SQL: "delay > 15".'),
+    ] = None,
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Complete records in binary, for pylog produce --raw."),
@@ -138,6 +142,8 @@ def consume(
     settings: dict[str, Any] = {"auto.offset.reset": reset}
     if columns is not None:
         settings["columns"] = columns
+    if where is not None:
+        settings["where"] = where
     with terminable(), invocation.consumer(group=group, **settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
@@ -175,12 +181,12 @@ def _print(
                     shown.add_positions(ends)
                 elif show.is_held_back:
                     show.batch(batch)
-                    shown.add(batch)
+                    shown.add(batch, ends)
                 else:
                     with writing:
                         end_if_asked()
                         show.batch(batch)
-                    shown.add(batch)
+                    shown.add(batch, ends)
                     progress.advance(len(batch))
                 shown.maybe_commit()
                 end_if_asked()
@@ -266,8 +272,10 @@ class _Shown:
         """These are read from now on, from their positions."""
         self._from.update({at: self._consumer.position(at) for at in partitions})
 
-    def add(self, batch: ConsumedBatch) -> None:
-        self._to[batch.topic_partition] = batch.next_offset
+    def add(self, batch: ConsumedBatch, ends: Mapping[TopicPartition, int] | None) -> None:
+        """The batch is printed, and with it what was passed over, up to ``ends`` (exclusive)."""
+        at = batch.topic_partition
+        self._to[at] = batch.next_offset if ends is None else min(batch.next_offset, ends.get(at, 0))
 
     def add_positions(self, ends: Mapping[TopicPartition, int] | None) -> None:
         """Everything that was polled is printed, up to ``ends`` (exclusive). Positions have passed what is no record
@@ -341,7 +349,7 @@ def _bounded(
             idle = Deadline(idle_limit_s)
             rows = len(batch)
             if ends is not None:
-                rows = min(rows, max(0, ends.get(batch.topic_partition, 0) - batch.base_offset))
+                rows = batch.rows_before(ends.get(batch.topic_partition, 0))
             taken = min(rows, left)
             left -= taken
             if taken:
@@ -508,11 +516,12 @@ def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     if is_typed and key in columns.schema.names:
         plain[key] = columns.column(key).to_pylist()
     rows: Iterable[Any] = rows_json(columns) if is_typed else itertools.repeat(None, count)
+    offsets = batch.offsets.to_pylist()
     for index, row in enumerate(rows):
         yield Shown(
             topic=batch.topic,
             partition=batch.partition,
-            offset=batch.base_offset + index,
+            offset=offsets[index],
             timestamp_ms=times[index],
             key=plain[name][index] if (name := (key if is_typed else "key") or "") in plain else None,
             value=None if is_typed or "value" not in plain else plain["value"][index],

@@ -26,6 +26,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.predicate import parse_predicate
 from broker_runtime.contract.settings import ConsumerSettings
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
@@ -35,6 +36,7 @@ from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.reading.rows import RowFilter, predicate_columns
 
 REFRESH_S: Final = 3.0
 """How often the background thread looks for new partitions, topics and leaders."""
@@ -76,6 +78,7 @@ class Assignment:
         self._cluster = cluster
         self._reset = settings.auto_offset_reset
         self._columns = settings.columns
+        self._where = settings.where
         self._fetcher = fetcher
         self._committer = committer
         self._heartbeats = heartbeats
@@ -326,15 +329,18 @@ class Assignment:
     def _new_states(self, topics: Iterable[Topic], positions: Mapping[TopicPartition, int]) -> list[PartitionState]:
         by_name = {topic.name: topic for topic in topics}
         self._committer.note_committed(positions)
-        return [
-            PartitionState(by_name[at.topic], at.partition, position, self._column_ids(by_name[at.topic]))
-            for at, position in positions.items()
-        ]
+        return [self._new_state(by_name[at.topic], at.partition, position) for at, position in positions.items()]
 
-    def _column_ids(self, topic: Topic) -> tuple[int, ...] | None:
+    def _new_state(self, topic: Topic, partition: int, position: int) -> PartitionState:
+        where = None
+        if self._where is not None:
+            where = RowFilter(topic.name, topic.schema, parse_predicate(self._where, predicate_columns(topic.schema)))
         if self._columns is None:
-            return None
-        return (*sorted(topic.schema.column_ids(self._columns)), TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)
+            return PartitionState(topic, partition, position, None, where=where)
+        chosen = frozenset(topic.schema.column_ids(self._columns))
+        ids = chosen | {TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID} | (where.column_ids if where is not None else set())
+        names = [topic.schema.arrow.names[column_id] for column_id in sorted(chosen)]
+        return PartitionState(topic, partition, position, tuple(sorted(ids)), names=names, where=where)
 
     # --- private: topics and positions ------------------------------------------------------------------------
 

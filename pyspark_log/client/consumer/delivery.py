@@ -159,7 +159,7 @@ class Delivery:
                     return
                 state.finished = record.offset + 1
         finally:
-            rest = batch.slice(state.position - batch.base_offset) if state.generation == generation else None
+            rest = batch.slice(batch.rows_before(state.position)) if state.generation == generation else None
             if rest is not None and len(rest):
                 state.batches.appendleft(rest)
             elif rest is not None and not state.batches:
@@ -296,8 +296,9 @@ class Delivery:
                 good += self.records(batch.slice(row, 1))
         except Exception:
             state = self._fetcher.states[batch.topic_partition]
-            state.position = batch.base_offset + len(good)
-            state.batches.appendleft(batch.slice(len(good)))
+            rest = batch.slice(len(good))
+            state.position = rest.base_offset
+            state.batches.appendleft(rest)
             if not good:
                 self._next_index += 1
                 raise
@@ -355,7 +356,7 @@ def _leader_of(state: PartitionState) -> int | None:
 
 
 def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
-    """The batches in what was fetched, from ``state.position`` on. Raises `CorruptRecordError`.
+    """The batches in what was fetched, from ``state.position`` on, none of them empty. Raises `CorruptRecordError`.
 
     An unknown schema is asked for, which raises as `Cluster.topic`, and `InconsistentTopicIdError`.
     """
@@ -373,13 +374,21 @@ def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> 
         batch = ConsumedBatch(
             topic=state.at.topic,
             partition=state.at.partition,
-            batch=decoded.batch,
+            batch=decoded.batch if state.names is None else decoded.batch.select(state.names),
             base_offset=header.base_offset,
             times=decoded.timestamps if constant is None else constant,
             timestamp_type=TimestampType(header.timestamp_type),
             headers=decoded.headers,
         )
-        yield batch if header.base_offset >= position else batch.slice(position - header.base_offset)
+        if header.base_offset < position:
+            batch = batch.slice(position - header.base_offset)
+        if state.where is not None:
+            first = batch.base_offset - header.base_offset
+            matches = state.where.matches(decoded, state.at.partition, first, len(batch))
+            if matches.true_count == 0:
+                continue
+            batch = batch if matches.true_count == len(batch) else batch.filter(matches)
+        yield batch
 
 
 def records_of(
@@ -407,7 +416,7 @@ def records_of(
     columns = zip(
         repeat(batch.topic, rows),
         repeat(batch.partition, rows),
-        range(batch.base_offset, batch.next_offset),
+        batch.offsets.to_pylist(),
         times,
         repeat(batch.timestamp_type, rows),
         keys,

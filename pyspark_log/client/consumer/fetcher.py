@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from broker_runtime.contract.errors import ClosedError, PylogError, RetriableError
@@ -20,6 +21,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.fetch_exchange import Fetched, FetchExchange
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.predicate.frames import Step
 from broker_runtime.contract.requests import (
     HEARTBEAT_INTERVAL_S,
     MOST_COLUMN_IDS,
@@ -28,7 +30,14 @@ from broker_runtime.contract.requests import (
     READ_COMMITTED,
 )
 from broker_runtime.contract.settings import Address
-from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
+from broker_runtime.contract.streams import (
+    MOST_PREDICATES,
+    MOST_STEPS_IN_ALL,
+    FetchedPartition,
+    FetchHello,
+    FetchPartition,
+    FetchRequest,
+)
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -40,6 +49,8 @@ _JOIN_LIMIT_S = 12.0
 _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says something each interval
 _STALE_INTERVAL_S = 1.0
 
+_NOTHING = pa.py_buffer(b"")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -49,6 +60,7 @@ class _Asked(NamedTuple):
     generation: int
     offset: int
     leader_epoch: int
+    frame_test: tuple[Step, ...] | None
 
 
 AskedOf: TypeAlias = Mapping[TopicPartition, _Asked]
@@ -265,7 +277,8 @@ class Fetcher:
                     columns=state.columns,
                 )
             )
-            asked[state.at] = _Asked(state.generation, state.fetch_offset, info.leader_epoch)
+            frame_test = None if state.where is None else state.where.frame_test
+            asked[state.at] = _Asked(state.generation, state.fetch_offset, info.leader_epoch, frame_test)
         if partitions:
             most = _most_of(partitions)
             # The first partition may fill the answer, and a request has room for so many: each request begins with
@@ -275,12 +288,19 @@ class Fetcher:
             asked = {at: asked[at] for each in partitions if (at := _at(each))}
         return partitions, asked, wait_s
 
-    def request(self, request_id: int, partitions: list[FetchPartition]) -> FetchRequest:
+    def request(self, request_id: int, partitions: list[FetchPartition], asked: AskedOf) -> FetchRequest:
         """One request for these. If there may be others that it has no room for, it waits only shortly for data."""
         is_all = len(partitions) < _most_of(partitions)
+        predicates = _predicates_of(asked)
         return FetchRequest(
             request_id=request_id,
-            partitions=tuple(partitions),
+            partitions=tuple(
+                msgspec.structs.replace(each, predicate=predicates.get(asked[_at(each)].frame_test, -1))
+                for each in partitions
+            )
+            if predicates
+            else tuple(partitions),
+            predicates=tuple(test for test in predicates if test is not None),
             max_wait_ms=self._max_wait_ms if is_all else min(self._max_wait_ms, _MORE_WAIT_MS),
             max_bytes=max(1, min(_RESPONSE_BYTES, self._max_bytes // 2)),
             isolation_level=self.isolation_level,
@@ -355,9 +375,13 @@ class Fetcher:
         end = partition.last_stable_offset if self.isolation_level == READ_COMMITTED else partition.high_watermark
         state.end_offset = max(state.end_offset, end)
         state.log_start = max(state.log_start, partition.log_start)
-        if partition.row < 0 or partition.next_offset <= state.fetch_offset:
+        is_searched = state.where is not None  # the broker may have left out everything that it looked at
+        if (partition.row < 0 and not is_searched) or partition.next_offset <= state.fetch_offset:
             return
-        buffer = buffers[partition.row]
+        buffer = buffers[partition.row] if partition.row >= 0 else _NOTHING
+        last = state.completed_fetches[-1] if state.completed_fetches else None
+        if last is not None and not last.buffer.size and last.generation == state.generation:
+            state.completed_fetches.pop()  # or a long stretch without matches would be as many of them
         state.completed_fetches.append(
             CompletedFetch(state.generation, buffer, partition.next_offset, partition.aborted)
         )
@@ -378,6 +402,19 @@ class Fetcher:
 def _most_of(partitions: Iterable[FetchPartition]) -> int:
     """How many of these fit into one request."""
     return min(MOST_ENTRIES, MOST_COLUMN_IDS // max(1, *(len(each.columns or ()) for each in partitions)))
+
+
+def _predicates_of(asked: AskedOf) -> dict[tuple[Step, ...] | None, int]:
+    """The different predicates of a request, as many as it has room for, numbered."""
+    numbers: dict[tuple[Step, ...] | None, int] = {}
+    steps = 0
+    for about in asked.values():
+        test = about.frame_test
+        if test is None or test in numbers or len(numbers) == MOST_PREDICATES or steps + len(test) > MOST_STEPS_IN_ALL:
+            continue
+        numbers[test] = len(numbers)
+        steps += len(test)
+    return numbers
 
 
 def _at(wanted: FetchPartition) -> TopicPartition:
@@ -437,7 +474,7 @@ class _BrokerThread:
                 self._request_id += 1
                 if self._was_nudged or self.worker.is_stopping:
                     return
-                fetched = session.fetch(self._fetcher.request(self._request_id, partitions))
+                fetched = session.fetch(self._fetcher.request(self._request_id, partitions, asked))
             elif self._session is not None:
                 self._session.fetch(FetchRequest(request_id=-1, heartbeat=True))
                 return

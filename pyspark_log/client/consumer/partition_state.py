@@ -18,6 +18,7 @@ from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.reading.rows import RowFilter
 from pyspark_log.client.records import ConsumedBatch
 
 _generations = itertools.count()  # never the same twice, so that a partition assigned again differs from the first time
@@ -36,16 +37,29 @@ class PartitionState:
     """One assigned partition. Changed under the fetcher's lock; ``batches``, ``position`` by the caller only."""
 
     __slots__ = (  # noqa: RUF023 — by subject
-        "at", "topic", "columns",
+        "at", "topic", "columns", "names", "where",
         "position", "finished", "batches", "decoded_to",
         "fetch_offset", "generation", "completed_fetches", "is_paused", "error", "retry_pause", "backoff",
         "end_offset", "log_start",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, partition: int, position: int, columns: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        partition: int,
+        position: int,
+        columns: tuple[int, ...] | None,
+        *,
+        names: Sequence[str] | None = None,
+        where: RowFilter | None = None,
+    ) -> None:
+        """``columns``: ids of those that are fetched; None: all. ``names``: of those that the caller gets, if these are
+        fewer. ``where``: the caller gets only rows that match."""
         self.at = TopicPartition(topic.name, partition)
         self.topic = topic
         self.columns = columns
+        self.names = names
+        self.where = where
         self.position = position  # the next record the caller gets
         self.finished = position  # the caller is done with everything before it. Invariant: finished ≤ position
         self.batches: deque[ConsumedBatch] = deque()  # decoded, not given to the caller yet

@@ -24,6 +24,7 @@ from broker_runtime.contract.errors import (
     RetriableError,
 )
 from broker_runtime.contract.frame import AbortedRange, DecodedFrame, FrameHeader, visible_frames
+from broker_runtime.contract.predicate.frames import Step
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
@@ -45,19 +46,21 @@ def read_range(
     end: int,
     *,
     columns: Sequence[int] | None = None,
+    where: tuple[Step, ...] | None = None,
     prefetch_bytes: int = PREFETCH_BYTES,
 ) -> Iterator[DecodedFrame]:
     """The frames that cover offsets ``[start, end)``; the first may begin before ``start``, the last end after
     ``end`` (`rows` cuts them).
 
-    ``columns``: ids (`RowAssembler.column_ids`); None: all. Blocks while the broker is away: without progress it raises
+    ``columns``: ids (`RowAssembler.column_ids`); None: all. ``where``: frames in which no row can match may be missing
+    (`RowAssembler.frame_test`). Blocks while the broker is away: without progress it raises
     the last `RetriableError` after ``request.timeout.ms``, and `RequestTimedOutError` after at most twice that if the
     broker does not answer at all. Raises `OffsetOutOfRangeError` if ``start`` is no longer there, `DataLossError` if
     the log ends before ``end``, `InconsistentTopicIdError` if the topic was recreated, and `CorruptRecordError`.
     """
     if start >= end:
         return
-    reader = _RangeReader(cluster, topic, partition, start, end, columns, prefetch_bytes)
+    reader = _RangeReader(cluster, topic, partition, start, end, columns, where, prefetch_bytes)
     try:
         yield from reader.frames()
     finally:
@@ -79,6 +82,7 @@ class _RangeReader:
         start: int,
         end: int,
         columns: Sequence[int] | None,
+        where: tuple[Step, ...] | None,
         prefetch_bytes: int,
     ) -> None:
         self._cluster = cluster
@@ -86,6 +90,7 @@ class _RangeReader:
         self._partition = partition
         self._end = end
         self._columns = None if columns is None else tuple(columns)
+        self._where = where
         self._prefetch_bytes = prefetch_bytes
         self._condition = threading.Condition()
         self._queue: deque[tuple[pa.Buffer, Sequence[AbortedRange]]] = deque()
@@ -240,6 +245,7 @@ class _RangeReader:
             start=self._next_offset,
             end=self._end,
             columns=self._columns,
+            where=self._where,
             batch_bytes=min(_MESSAGE_BYTES, self._prefetch_bytes),
         )
         stream = FrameStream(address, request, uses_proxy=self._cluster.uses_proxy)

@@ -74,7 +74,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     try:
         for partition, (first, last) in ranges.items():
-            for frame in read_range(cluster, topic, partition, first, last, columns=rows.column_ids):
+            frames = read_range(cluster, topic, partition, first, last, columns=rows.column_ids, where=rows.frame_test)
+            for frame in frames:
                 batch = rows.batch(frame, partition, first, last)
                 if batch is not None:
                     yield batch

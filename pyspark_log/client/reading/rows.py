@@ -19,6 +19,7 @@ import pyarrow as pa
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
 from broker_runtime.contract.predicate import METADATA_COLUMNS, Predicate, matching
+from broker_runtime.contract.predicate.frames import METADATA_IDS, Step, frame_test
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.suggestion import suggestion
 
@@ -49,6 +50,35 @@ def predicate_columns(schema: TopicSchema) -> dict[str, pa.DataType]:
     return {name: _KAFKA_FIELDS[name].type for name in KAFKA_COLUMNS}
 
 
+class RowFilter:
+    """Which rows of one topic match a predicate. For one thread."""
+
+    def __init__(self, topic: str, schema: TopicSchema, where: Predicate) -> None:
+        self._where = where
+        self._constants = _Constants(topic)
+        self._own = {name: schema.column_ids([name])[0] for name in where.columns if name in schema.arrow.names}
+        ids = set(self._own.values())
+        if not {"timestamp", f"{METADATA}.timestamp"}.isdisjoint(where.columns) and "timestamp" not in self._own:
+            ids.add(TIMESTAMP_COLUMN_ID)
+        self.column_ids = frozenset(ids)
+        """The columns that it looks at."""
+        self.frame_test = frame_test(where, self._id_for_brokers)
+        """As brokers take it, to leave out frames in which no row can match."""
+
+    def matches(self, decoded: DecodedFrame, partition: int, first: int, count: int) -> pa.Array:
+        """For each of ``count`` rows of a frame, from the row ``first`` on, whether it matches; no nulls."""
+        rows = _Rows(decoded, self._constants, partition, first, count)
+        return matching(self._where, lambda name: self._column(rows, name), count)
+
+    def _column(self, rows: _Rows, name: str) -> pa.Array:
+        return rows.own(name) if name in self._own else rows.kafka(name.removeprefix(f"{METADATA}."))
+
+    def _id_for_brokers(self, name: str) -> int | None:
+        if name in self._own:
+            return self._own[name]
+        return METADATA_IDS.get(name if name in METADATA_COLUMNS else f"{METADATA}.{name}")
+
+
 class RowAssembler:
     """Makes rows of chosen columns from frames of one topic. For one thread."""
 
@@ -61,7 +91,7 @@ class RowAssembler:
         Raises `SchemaMismatchError` for an unknown column.
         """
         self.topic = topic
-        self._where = where
+        self._filter = None if where is None else RowFilter(topic, schema, where)
         if names is None:
             names = schema.arrow.names if schema.is_typed else KAFKA_COLUMNS
         fields: list[pa.Field] = []
@@ -76,18 +106,20 @@ class RowAssembler:
                 raise SchemaMismatchError(f"no column {name!r}; {suggestion(name, _KAFKA_FIELDS)}")
         self.arrow_schema = pa.schema(fields)
         self._own = frozenset(schema.arrow.names)
-        looked_at = () if where is None else where.columns
-        chosen = frozenset(names).union(looked_at)
-        own = [name for name in dict.fromkeys((*names, *looked_at)) if name in self._own and name != METADATA]
-        ids = set(schema.column_ids(own))
-        is_timed = METADATA in chosen or f"{METADATA}.timestamp" in chosen
-        if is_timed or (not schema.is_typed and "timestamp" in chosen):
+        chosen = frozenset(names)
+        ids = set(schema.column_ids([name for name in dict.fromkeys(names) if name in self._own and name != METADATA]))
+        if METADATA in chosen or (not schema.is_typed and "timestamp" in chosen):
             ids.add(TIMESTAMP_COLUMN_ID)
         if METADATA in chosen or (not schema.is_typed and "headers" in chosen):
             ids.add(HEADERS_COLUMN_ID)
-        self.column_ids: tuple[int, ...] = tuple(sorted(ids))
+        self.column_ids: tuple[int, ...] = tuple(sorted(ids if self._filter is None else ids | self._filter.column_ids))
         """The columns to request from the broker, and to decode."""
         self._constants = _Constants(topic)
+
+    @property
+    def frame_test(self) -> tuple[Step, ...] | None:
+        """See `RowFilter`; None: all rows are wanted."""
+        return None if self._filter is None else self._filter.frame_test
 
     def batch(self, decoded: DecodedFrame, partition: int, start: int, end: int) -> pa.RecordBatch | None:
         """The frame's rows with offsets in ``[start, end)``, or None if there are none."""
@@ -102,9 +134,9 @@ class RowAssembler:
         if first >= stop:
             return None
         rows = _Rows(decoded, self._constants, partition, first, stop - first)
-        if self._where is None:
+        if self._filter is None:
             return [self._column(rows, name) for name in self.arrow_schema.names]
-        matches = matching(self._where, lambda name: self._looked_at(rows, name), stop - first)
+        matches = self._filter.matches(decoded, partition, first, stop - first)
         count = matches.true_count
         if count == 0:
             return None
@@ -115,10 +147,6 @@ class RowAssembler:
         if name in self._own:
             return rows.own(name)
         return rows.metadata() if name == METADATA else rows.kafka(name)
-
-    def _looked_at(self, rows: _Rows, name: str) -> pa.Array:
-        is_metadata = name in METADATA_COLUMNS
-        return rows.kafka(name.removeprefix(f"{METADATA}.")) if is_metadata else self._column(rows, name)
 
 
 class _Rows:

@@ -11,6 +11,7 @@ from broker_runtime.contract.errors import (
     OffsetOutOfRangeError,
     PylogError,
 )
+from broker_runtime.contract.predicate import parse_predicate
 from broker_runtime.contract.requests import MOST_COLUMNS, ErrorInfo, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
@@ -18,6 +19,7 @@ from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.fetcher import AskedOf, Fetched, Fetcher
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.reading.rows import RowFilter, predicate_columns
 
 NO_CLUSTER: Any = None  # no thread is started here
 FRAMES = pa.py_buffer(b"frames")
@@ -250,12 +252,12 @@ def test_partitions_that_do_not_fit_a_request_are_requested_soon(
             partitions, about, _ = fetcher.wanted(1, turn)
         seen.append([each.partition for each in partitions])
         assert [at.partition for at in about] == seen[-1]
-        assert fetcher.request(turn, partitions).max_wait_ms < 100
+        assert fetcher.request(turn, partitions, about).max_wait_ms < 100
     assert seen == [[0, 1], [2, 0], [1, 2]]
     fetcher.set_assignment([reading(0)])
     with fetcher.condition:
-        partitions, _, _ = fetcher.wanted(1, 3)
-    assert fetcher.request(3, partitions).max_wait_ms == 500
+        partitions, about, _ = fetcher.wanted(1, 3)
+    assert fetcher.request(3, partitions, about).max_wait_ms == 500
 
 
 def test_request_with_many_columns_of_many_partitions_is_not_too_large(fetcher: Fetcher) -> None:
@@ -267,10 +269,57 @@ def test_request_with_many_columns_of_many_partitions_is_not_too_large(fetcher: 
     seen = set()
     for turn in range(900):
         with fetcher.condition:
-            partitions, _, _ = fetcher.wanted(1, turn)
+            partitions, about, _ = fetcher.wanted(1, turn)
         seen.update(each.partition for each in partitions)
         if turn == 0:
-            decode(encode(fetcher.request(turn, partitions)), FetchRequest)
+            decode(encode(fetcher.request(turn, partitions, about)), FetchRequest)
         if len(seen) == 900:
             break
     assert turn < 100
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def searching(where: str, partition: int = 0) -> PartitionState:
+    topic = led_by(1, epoch=0)
+    predicate = parse_predicate(where, predicate_columns(topic.schema))
+    return PartitionState(topic, partition, 0, None, where=RowFilter("t", topic.schema, predicate))
+
+
+def test_requests_have_each_predicate_once(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S8: as many as there is room for; the others get all frames."""
+    first, second = "_metadata.offset > 7", "_metadata.offset > 8"
+    fetcher.set_assignment([searching(first), searching(second, 1), searching(first, 2)])
+
+    def predicates() -> tuple[list[int], int]:
+        with fetcher.condition:
+            partitions, about, _ = fetcher.wanted(1, 0)
+        request = decode(encode(fetcher.request(1, partitions, about)), FetchRequest)
+        return [each.predicate for each in request.partitions], len(request.predicates)
+
+    assert predicates() == ([0, 1, 0], 2)
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.MOST_PREDICATES", 1)
+    assert predicates() == ([0, -1, 0], 1)
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.MOST_STEPS_IN_ALL", 0)
+    assert predicates() == ([-1, -1, -1], 0)
+
+
+def test_stretches_without_matches_are_one_answer(fetcher: Fetcher) -> None:
+    """S8: the position goes on behind them, and they take no room, however many there are."""
+    state = searching("_metadata.offset > 7")
+    fetcher.set_assignment([state])
+    for next_offset, row in ((10, -1), (20, -1), (30, 0), (40, -1), (50, -1)):
+        fetched = FetchedPartition(topic="t", partition=0, row=row, next_offset=next_offset)
+        fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=(fetched,)), [FRAMES]), asked(fetcher)[1])
+    assert [(each.next_offset, each.buffer.size) for each in state.completed_fetches] == [(30, FRAMES.size), (50, 0)]
+    assert asked(fetcher)[0] == {0: 50}
+
+
+def test_answer_without_frames_moves_no_reader_of_all_records(fetcher: Fetcher) -> None:
+    """Nothing was asked to be left out, so nothing can have been."""
+    state = reading(0)
+    fetcher.set_assignment([state])
+    fetched = FetchedPartition(topic="t", partition=0, row=-1, next_offset=10)
+    fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=(fetched,)), []), asked(fetcher)[1])
+    assert asked(fetcher)[0] == {0: 0}

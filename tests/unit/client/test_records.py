@@ -46,6 +46,28 @@ def test_consumed_batch_slices_all_its_parts_alike(times: object) -> None:
     assert (len(part), part.next_offset, batch.slice(3).next_offset) == (2, 13, 14)
 
 
+@pytest.mark.parametrize("times", [5, pa.array([1, 2, 3, 4])])
+def test_filtered_batch_knows_each_rows_offset_and_where_to_go_on(times: object) -> None:
+    """S8: offsets stay offsets; a part of it goes on behind its last record, all of it behind what was passed over."""
+    headers = pa.array([None, [{"key": "a", "value": b"1"}], [], None])
+    batch = ConsumedBatch(
+        topic="t", partition=0, batch=pa.record_batch({"value": [b"a", b"b", b"c", b"d"]}), base_offset=10,
+        times=times, timestamp_type=TimestampType.CREATE_TIME, headers=headers,
+    ).filter(pa.array([False, True, True, False]))  # fmt: skip
+    assert (batch.base_offset, len(batch), batch.next_offset) == (11, 2, 14)
+    assert batch.offsets.to_pylist() == [11, 12]
+    assert batch.timestamps_ms.to_pylist() == ([5, 5] if times == 5 else [2, 3])
+    assert headers_of(batch.headers, 2) == [(("a", b"1"),), ()]
+    first, rest = batch.slice(0, 1), batch.slice(1)
+    assert (first.base_offset, first.next_offset, rest.base_offset, rest.next_offset) == (11, 12, 12, 14)
+    assert [batch.rows_before(offset) for offset in (5, 11, 12, 13, 20)] == [0, 0, 1, 2, 2]
+    assert [batch.filter(pa.array([False, True])).rows_before(offset) for offset in (12, 13)] == [0, 1]
+    none = batch.filter(pa.array([False, False]))
+    assert (len(none), none.next_offset) == (0, 14)
+    records = records_of(batch, key=None, is_typed=False, key_from=None, value_from=None)
+    assert [record.offset for record in records] == [11, 12]
+
+
 def test_headers_without_a_name_do_not_stop_a_reader() -> None:
     """Any Arrow Flight client can write them, and they stay in the log."""
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

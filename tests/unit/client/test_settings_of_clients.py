@@ -12,7 +12,7 @@ from pyspark_log import Admin, Consumer, Producer, errors
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: Consumer(where="a > 1"), "where"),
+        (lambda: Consumer(token="secret"), "token"),
         (lambda: Admin(security_protocol="SSL"), "security.protocol"),
     ],
 )

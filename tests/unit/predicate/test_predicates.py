@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import InvalidPredicateError
 from broker_runtime.contract.predicate import matching, parse_predicate
-from broker_runtime.contract.predicate.frames import UNKNOWN_BOUNDS, Bounds, bounds_of, may_match
+from broker_runtime.contract.predicate.frames import (
+    UNKNOWN_BOUNDS,
+    Bounds,
+    FrameTest,
+    Step,
+    bounds_of,
+    frame_test,
+)
 from broker_runtime.contract.statistics import ColumnStatistics, Kind, column_statistics, encode_value
 
 TYPES: dict[str, pa.DataType] = {
@@ -302,10 +309,11 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
     stored = pa.table(arrays).to_pylist()
     expected = [answer(row) is True for row in stored]
     assert matching(predicate, arrays.__getitem__, len(rows)).to_pylist() == expected
-    bounds = {name: bounds_of(column_statistics(array), len(rows)) for name, array in arrays.items()}
+    statistics = [column_statistics(array) for array in arrays.values()]
+    test = FrameTest(frame_test(predicate, list(arrays).index))
     if any(expected):
-        assert may_match(predicate.root, bounds.__getitem__)
-        assert may_match(predicate.root, lambda name: UNKNOWN_BOUNDS)
+        assert test.may_match(lambda step: _bounds(step, statistics[step.column], len(rows)))
+        assert test.may_match(lambda step: UNKNOWN_BOUNDS)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +355,13 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
 )
 def test_frames_are_left_out_where_no_row_can_match(text: str, bounds: Bounds, kept: bool) -> None:
     """S8: by bounds and counts; what is not known keeps a frame."""
-    assert may_match(parse_predicate(text, TYPES).root, lambda name: bounds) is kept
+    test = FrameTest(frame_test(parse_predicate(text, TYPES), list(TYPES).index))
+    assert test.may_match(lambda step: bounds) is kept
+
+
+def _bounds(step: Step, known: ColumnStatistics, rows: int) -> Bounds:
+    assert step.what in ("null", "known") or (known.kind, known.scale) == (step.kind, step.scale)
+    return bounds_of(known, rows)
 
 
 def test_what_a_producer_did_not_say_is_possible() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import msgspec
 import pyarrow as pa
 import pytest
 
 from broker_runtime.contract import errors
-from broker_runtime.contract.frame import encode_frame, parse_header
+from broker_runtime.contract.frame import encode_frame, iter_frames, parse_header
+from broker_runtime.contract.predicate import parse_predicate
+from broker_runtime.contract.predicate.frames import METADATA_IDS, Step, frame_test
+from broker_runtime.contract.requests import decode, encode
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.streams import FetchPartition, FetchRequest, ProduceRequest, ReadRequest
 from broker_runtime.log.faulty_files import Fault
@@ -228,3 +234,90 @@ def test_budget_admits_what_fits_and_one_request_larger_than_all() -> None:
     assert not budget.acquire(1, 0)
     budget.release(1000)
     assert budget.used_bytes == 0
+
+
+# --- frames in which no row can match ---------------------------------------------------------------------------------
+
+
+def _where(text: str) -> tuple[Step, ...]:
+    return frame_test(parse_predicate(text, {}), METADATA_IDS.get)
+
+
+def test_fetch_says_how_far_it_looked_where_nothing_can_match() -> None:
+    """S8: an empty stretch costs no round trip per frame, and is no end."""
+    hosted = Hosted(segment_bytes=2_000)
+    for number in range(20):
+        hosted.append(b"%d" % number)
+    found = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 17"),), max_bytes=700)
+    (answer,) = found.response.partitions
+    assert (answer.row, answer.next_offset > 17) == (0, True)
+    assert [header.base_offset for header, _ in iter_frames(found.cells[0])] == [17]
+    nothing = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 99"),), max_bytes=700)
+    (answer,) = nothing.response.partitions
+    assert (answer.row, answer.next_offset, answer.error, nothing.cells) == (-1, 20, None, [])
+    for made in (found, nothing):
+        made.close()
+
+
+def test_fetch_that_searches_too_long_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer hears how far the search is, however long the stretch."""
+    monkeypatch.setattr("broker_runtime.services.fetch._SEARCH_S", -1.0)
+    hosted = Hosted()
+    for number in range(20):
+        hosted.append(b"%d" % number)
+    made = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 99"),), max_bytes=700)
+    (answer,) = made.response.partitions
+    assert answer.row == -1
+    assert 0 < answer.next_offset < 20
+
+
+def test_read_with_a_predicate_is_silent_about_what_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S8: one message for a stretch without matches; a long one is interrupted by a word of how far it got."""
+    hosted = Hosted(segment_bytes=2_000)
+    for number in range(20):
+        hosted.append(b"%d" % number)
+    service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
+
+    def pieces(where: str) -> list[tuple[int, list[int]]]:
+        request = ReadRequest(topic="t", partition=0, start=0, batch_bytes=175, where=_where(where))
+        return [
+            (response.next_offset, [] if frames is None else [header.base_offset for header, _ in iter_frames(frames)])
+            for response, frames in service.pieces(CLIENT, service.plan(CLIENT, request))
+        ]
+
+    assert pieces("_metadata.offset = 99") == [(20, [])]
+    assert pieces("_metadata.offset IN (3, 17)") == [(4, [3]), (18, [17]), (20, [])]
+    monkeypatch.setattr("broker_runtime.services.read.HEARTBEAT_INTERVAL_S", -1.0)
+    assert len(pieces("_metadata.offset = 99")) > 5
+    assert pieces("_metadata.offset = 99")[-1] == (20, [])
+
+
+def test_predicate_that_is_none_is_refused() -> None:
+    """Malformed steps never reach a log: wrong joins, wrong values, too many, an index out of range."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
+    for steps, reason in (
+        ((Step(what="and", parts=2),), "joins 2 results of 0"),
+        ((Step(what="any"), Step(what="any")), "leave 2 results"),
+        ((Step(what="compare", kind=1, value=b"123"),), "of kind 1"),
+        ((Step(what="compare", kind=99, value=b""),), "of kind 99"),
+        ((Step(what="prefix", kind=1, value=b"12345678"),), "only strings"),
+        ((Step(what="compare", kind=2, value=struct.pack("<d", math.nan)),), "not a number"),
+    ):
+        with pytest.raises(errors.InvalidRequestError, match=reason):
+            service.plan(CLIENT, ReadRequest(topic="t", partition=0, start=0, where=steps))
+        made = _fetch(hosted, _want(predicate=0), predicates=(steps,))
+        (answer,) = made.response.partitions
+        assert answer.error is not None
+        assert answer.error.code == "INVALID_REQUEST"
+        assert answer.next_offset == 0
+    for fields, refusal in (
+        ({"partitions": (_want(predicate=1),), "predicates": (_where("NULL"),)}, "names predicate 1 of 1"),
+        ({"predicates": ((Step(what="any"),) * 400,) * 3}, "1200 steps in all"),
+    ):
+        with pytest.raises(ValueError, match=refusal):
+            FetchRequest(request_id=1, **fields)  # type: ignore[arg-type]
+    too_long = encode(ReadRequest(topic="t", partition=0, start=0, where=(Step(what="any"),) * 501))
+    with pytest.raises(errors.InvalidRequestError, match="501 entries"):
+        decode(too_long, ReadRequest)
