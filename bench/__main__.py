@@ -28,6 +28,7 @@ COMPARISONS = {
     "latency": "one record to its acknowledgement, beside a bare DoPut round trip and fdatasync",
     "source": "Spark reads a topic, beside a Python source that only yields the same batches",
     "columns": "Spark reads 1 of 20 columns, beside all 20",
+    "where": "reads with a predicate that 1 % of 4 GB match, nothing, or everything, beside reads without",
     "sink": "Spark writes a topic, beside a Python sink that drops its batches",
     "micro_batch": "a micro-batch of one row, beside that of a bare Python source",
     "transactions": "what transactions cost; with --before also what they changed for everything else",

@@ -54,6 +54,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
+from broker_runtime.log.frame_heads import FrameHeads
 from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity, DiskIdentity, PartitionIdentity
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.open_files import OpenFiles
@@ -91,6 +92,7 @@ class LogDirectory:
         self.identity = identity
         self.files = files
         self.open_files = OpenFiles(files, limit=max_open_files)
+        self._heads = FrameHeads()
         self._lock_descriptor = lock_descriptor
         self._lock = threading.Lock()  # guards the fields below
         self._save_lock = (
@@ -267,6 +269,7 @@ class LogDirectory:
                         identity,
                         config,
                         open_files=self.open_files,
+                        heads=self._heads,
                         start=self._starts[key],
                         claim=partial(self._claim, is_counted_on=is_counted_on),
                         make_named=self._make_named,

@@ -49,6 +49,7 @@ from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
 from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.files import FileSystem, replace_file
+from broker_runtime.log.frame_heads import FrameHeads
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.indexes import AbortedTransaction, ReadPositions
@@ -129,6 +130,7 @@ class LogState:
         config: TopicSettings,
         *,
         open_files: OpenFiles,
+        heads: FrameHeads,
         start: StartState,
         claim: Callable[[LogState], None],
         make_named: Callable[[LogState], None],
@@ -147,6 +149,7 @@ class LogState:
         self.config = config
         self.open_files = open_files
         self.files = open_files.files
+        self.heads = heads
         self.start = start
         self._claim = claim
         self._make_named = make_named

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -29,6 +29,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES, TransactionBegin
+from broker_runtime.contract.predicate.frames import FrameTest
 from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import log_state
@@ -57,6 +58,8 @@ from broker_runtime.log.transactions import KnownId, OpenTransaction, Outcomes
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
 _logger = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 
 
 class LogExtent(NamedTuple):
@@ -512,13 +515,41 @@ class PartitionLog:
         ``at_least_one`` (None). None also means that there is nothing below ``upto`` yet. The slice reads nothing
         before its `load`. The caller closes it. Raises `OffsetOutOfRangeError` below the log's start or above its end.
         """
+        find = partial(SegmentView.find, offset=offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
         try:
-            return self._read(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+            return self._in_segment(offset, upto, find)
         except CorruptRecordError as error:
             note_damage(self._state, error, offset)
             raise
 
-    def _read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
+    def next_match(
+        self, offset: int, test: FrameTest, *, max_bytes: int, upto: int, stop: int, limit_s: float | None = None
+    ) -> tuple[int, int]:
+        """The next frames, from the one with ``offset`` on, that end at or before ``upto`` and in which a row can
+        match ``test``: the first one's offset, and the offset behind the last one.
+
+        They are of one segment, adjoin each other and have about ``max_bytes`` together, at least one. Two equal
+        offsets: in no frame before that offset can a row match; the search ended there because it is ``upto`` or
+        ``stop``, or after ``limit_s`` (None: it takes its time). Reads heads only, and keeps what they say
+        (`FrameHeads`). Raises as `read`.
+        """
+        deadline = Deadline(limit_s)
+        at = offset
+        while at < min(upto, stop):
+            search = partial(SegmentView.next_match, offset=at, test=test, max_bytes=max_bytes, upto=upto, stop=stop)
+            found = self._in_segment(at, upto, partial(search, deadline=deadline))
+            if found is None:
+                break
+            start, end = found
+            if start < end:
+                return start, end
+            if end <= at or deadline.expired:
+                return max(at, end), max(at, end)
+            at = end
+        return at, at
+
+    def _in_segment(self, offset: int, upto: int, find: Callable[[SegmentView], _Found | None]) -> _Found | None:
+        """What is found in the segment with ``offset``; None also where nothing below ``upto`` is there."""
         state = self._state
         met: CorruptRecordError | None = None
         for _ in range(_READ_ATTEMPTS):
@@ -534,7 +565,7 @@ class PartitionLog:
                 segment = state.segments.find(offset)
                 view = SegmentView(state, segment)
             try:
-                return view.find(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+                return find(view)
             except CorruptRecordError as error:
                 met = error
                 state.mend_index(segment, error)

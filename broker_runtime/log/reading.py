@@ -34,9 +34,11 @@ from broker_runtime.contract.frame import (
     project,
     verify_answer,
 )
-from broker_runtime.contract.predicate.frames import FrameTest, keeps_frame
+from broker_runtime.contract.predicate.frames import FrameTest, bounds_in_frame, keeps_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema, schema_from_bytes
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.files import FileSystem
+from broker_runtime.log.frame_heads import Head
 from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.log_state import LogState, note_damage
 from broker_runtime.log.open_files import HeldFile
@@ -85,6 +87,53 @@ class SegmentView:
                 check=SliceCheck(self._state),
                 is_verified=header.base_offset >= self._verified_from,
             )
+
+    def next_match(
+        self, offset: int, test: FrameTest, *, max_bytes: int, upto: int, stop: int, deadline: Deadline
+    ) -> tuple[int, int]:
+        """As `PartitionLog.next_match`, in this segment. Raises `CorruptRecordError` for the index, `OSError`."""
+        heads = self._state.heads.of(self._segment)
+        with self._held:
+            position, header = self._start(offset)
+            at, end = header.base_offset, min(upto, self._extent.next_offset)
+            found = None  # position and offset
+            try:
+                while at < end and (found is not None or at < stop):
+                    head = heads.get(position)
+                    if head is None or (head.bounds is not None and not test.keys <= head.bounds.keys()):
+                        head = heads[position] = self._head(position, at, test, head)
+                    if head.next_offset > end:
+                        break
+                    if head.bounds is None or not test.may_match(head.bounds):
+                        if found is not None:
+                            break
+                    elif found is None:
+                        found = position, at
+                    elif head.end_position - found[0] > max_bytes:
+                        break
+                    position, at = head.end_position, head.next_offset
+                    if found is None and deadline.expired:
+                        break
+            except CorruptRecordError:
+                if found is None:  # whoever reads it finds out
+                    return at, end
+        self._state.heads.settle()
+        return (at, at) if found is None else (found[1], at)
+
+    def _head(self, position: int, offset: int, test: FrameTest, known: Head | None) -> Head:
+        """The head of the frame at ``position``, with what ``test`` asks for beside what is known."""
+        data = memoryview(self._state.files.read(self._held.descriptor, _HEAD_WINDOW_BYTES, position))
+        header = header_at(data, 0, self._segment.path, position, self._extent.size_bytes, offset)
+        end_position = position + header.frame_bytes
+        if header.is_control:
+            return Head(end_position, header.next_offset, None)
+        if len(data) < header.head_bytes:
+            data = memoryview(self._state.files.read(self._held.descriptor, header.head_bytes, position))
+        header = parse_checked_header(data)
+        bounds = bounds_in_frame(test.keys, header, parse_directory(data, header), self._state.identity.partition)
+        if known is not None and known.bounds is not None:
+            bounds = {**known.bounds, **bounds}
+        return Head(end_position, header.next_offset, bounds)
 
     def _start(self, offset: int) -> tuple[int, FrameHeader]:
         position = self._state.positions.find(offset, self._segment.base_offset)

@@ -114,6 +114,7 @@ class FetchService:
         reads: list[PartitionRead] = []
         denied: list[tuple[PartitionRead, Denied]] = []
         left_bytes = min(request.max_bytes, self._max_bytes)
+        search = Deadline(_SEARCH_S, clock=self._clock)
         is_first = True
         for each in wanted:
             read = PartitionRead(each)
@@ -130,7 +131,7 @@ class FetchService:
                     read_for_follower(read, room_bytes, caller, now_ms, is_first=is_first, is_report=is_report)
                 else:
                     is_committed = request.isolation_level == READ_COMMITTED
-                    read_for_consumer(read, room_bytes, is_first=is_first, is_committed=is_committed)
+                    read_for_consumer(read, room_bytes, is_first=is_first, is_committed=is_committed, search=search)
             except PylogError as error:
                 if read.partition is None:
                     read.error = error
@@ -185,7 +186,6 @@ class FetchService:
         is_replica = isinstance(caller, BrokerCaller)
         budget = self._replica_budget if is_replica else self._budget
         held_bytes = sum(read.found.size_bytes for read in reads if read.found is not None)
-        search = Deadline(_SEARCH_S, clock=self._clock)
         if not self._acquire(budget, held_bytes, still_waiting):
             close_reads(reads)  # no room for an answer: it is empty, and the client fetches again
             held_bytes = 0
@@ -194,7 +194,7 @@ class FetchService:
         try:
             for read in reads:
                 try:
-                    cell = load_found(read, lambda: not search.expired)
+                    cell = load_found(read)
                 except PylogError as error:
                     assert read.partition is not None
                     read.error, cell = read.partition.refusal(error), None

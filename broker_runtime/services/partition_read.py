@@ -5,7 +5,7 @@ Rule: the error of a partition is that partition's answer and holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.predicate.frames import FrameTest
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchResponse
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import LogSlice
 from broker_runtime.replication import FollowerFetch, Partition
 from broker_runtime.services.byte_budget import ByteBudget
@@ -51,16 +52,17 @@ class PartitionRead:
     readable_end: int = -1  # this peer may read up to here
     diverging: tuple[int, int] | None = None
     test: FrameTest | None = None  # frames in which no row can match are left out
-    is_committed: bool = False  # below the last stable offset only
+    searched_to: int = -1  # in no frame before that offset a row can match
     aborted: Sequence[AbortedRange] = ()  # of what was found
 
 
-def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool, is_committed: bool) -> None:
-    """``is_committed``: the consumer reads committed records only. Raises as `Partition.read`; what was read until then
-    is in ``read``."""
+def read_for_consumer(
+    read: PartitionRead, room_bytes: int, *, is_first: bool, is_committed: bool, search: Deadline | None = None
+) -> None:
+    """``is_committed``: the consumer reads committed records only. ``search``: how long to look for frames in which a
+    row can match. Raises as `Partition.read`; what was read until then is in ``read``."""
     wanted, partition = read.wanted, read.partition
     assert partition is not None
-    read.is_committed = is_committed
     read.last_stable_offset, read.high_watermark = partition.last_stable_offset, partition.high_watermark
     read.readable_end = read.last_stable_offset if is_committed else read.high_watermark
     read.log_start = partition.log_start
@@ -68,12 +70,26 @@ def read_for_consumer(read: PartitionRead, room_bytes: int, *, is_first: bool, i
     if room_bytes <= 0 and not is_first:
         partition.require_leader(wanted.leader_epoch)
         return
+    offset, upto = wanted.offset, None
+    if read.test is not None:
+        offset, upto = partition.next_match(
+            offset,
+            read.test,
+            max_bytes=room_bytes,
+            leader_epoch=wanted.leader_epoch,
+            is_committed=is_committed,
+            limit_s=None if search is None else search.remaining_s(),
+        )
+        read.searched_to = offset
+        if offset == upto:
+            return
     found = partition.read(
-        wanted.offset,
+        offset,
         max_bytes=room_bytes,
         leader_epoch=wanted.leader_epoch,
         at_least_one=is_first,
         is_committed=is_committed,
+        upto=upto,
     )
     if found is not None and is_committed:
         try:
@@ -123,6 +139,8 @@ def is_enough(reads: Sequence[PartitionRead], min_bytes: int) -> bool:
             return True
         if 0 <= read.wanted.log_start < read.log_start:
             return True  # the follower still has records that were deleted
+        if 0 <= read.wanted.offset < read.searched_to < read.readable_end and read.found is None:
+            return True  # the search is not over, and takes long: the reader hears how far it is
         if read.found is None:
             continue
         if read.found.next_offset < read.readable_end:
@@ -131,43 +149,15 @@ def is_enough(reads: Sequence[PartitionRead], min_bytes: int) -> bool:
     return found_bytes >= min_bytes
 
 
-def load_found(read: PartitionRead, goes_on: Callable[[], bool] = lambda: True) -> pa.Buffer | None:
-    """The frames that were found, whole or with only the wanted columns; None if there are none.
-
-    Where no frame can match what was asked for, what comes next is looked at, as long as ``goes_on`` says so. Raises
-    as `LogSlice.load` and `Partition.read`.
-    """
+def load_found(read: PartitionRead) -> pa.Buffer | None:
+    """The frames that were found, whole or with only the wanted columns; None if there are none. Raises as
+    `LogSlice.load`."""
     if read.found is None:
         return None
-    if read.test is None:
-        return read.found.load() if read.wanted.columns is None else read.found.load_projected(read.wanted.columns)
-    size_bytes = read.found.size_bytes
+    if read.wanted.columns is None and read.test is None:
+        return read.found.load()
     frames = read.found.load_projected(read.wanted.columns, read.test)
-    while not frames.size and read.found.next_offset < read.readable_end and goes_on():
-        if not _go_on(read, size_bytes):
-            break
-        frames = read.found.load_projected(read.wanted.columns, read.test)
     return frames if frames.size else None
-
-
-def _go_on(read: PartitionRead, size_bytes: int) -> bool:
-    """Finds what comes after what was found, at most ``size_bytes`` of it; False: there is none."""
-    assert read.partition is not None
-    assert read.found is not None
-    found = read.partition.read(
-        read.found.next_offset,
-        max_bytes=size_bytes,
-        leader_epoch=read.wanted.leader_epoch,
-        at_least_one=False,
-        is_committed=read.is_committed,
-    )
-    if found is None:
-        return False
-    read.found.close()
-    read.found = found
-    if read.is_committed:
-        read.aborted = read.partition.log.aborted_transactions(found.start_offset, found.next_offset)
-    return True
 
 
 def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPartition | None:
@@ -175,13 +165,17 @@ def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPart
     wanted, error = read.wanted, read.error
     if error is None and row < 0 and not is_replica and read.high_watermark <= wanted.offset:
         return None
-    is_read = read.found is not None and (row >= 0 or read.test is not None)
+    next_offset = wanted.offset
+    if error is None and read.found is not None and (row >= 0 or read.test is not None):
+        next_offset = read.found.next_offset
+    elif error is None:
+        next_offset = max(next_offset, read.searched_to)
     diverging_epoch, diverging_end = read.diverging if read.diverging is not None else (-1, -1)
     return FetchedPartition(
         topic=wanted.topic,
         partition=wanted.partition,
         row=row,
-        next_offset=read.found.next_offset if is_read and error is None and read.found is not None else wanted.offset,
+        next_offset=next_offset,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start=read.log_start,

@@ -112,12 +112,22 @@ class ReadService:
         if position == plan.end:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
+            upto = None
+            if plan.test is not None:
+                with plan.partition.refusing():
+                    position, upto = _next_match(plan, plan.test, position)
+                if position == upto and (position == plan.end or silence.expired):
+                    yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
+                    silence = Deadline(HEARTBEAT_INTERVAL_S)
+                if position == upto:
+                    continue
             with plan.partition.refusing():
                 found = plan.partition.read(
                     position,
                     max_bytes=plan.piece_bytes,
                     leader_epoch=plan.leader_epoch,
                     is_committed=plan.is_committed,
+                    upto=upto,
                 )
             if found is None:  # the log was truncated below the range
                 raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
@@ -132,15 +142,32 @@ class ReadService:
                         if plan.is_committed:
                             aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
-                    if frames.size or position >= plan.end or silence.expired:
-                        yield (
-                            ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
-                            frames if frames.size else None,
-                        )
-                        silence = Deadline(HEARTBEAT_INTERVAL_S)
+                    yield (
+                        ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
+                        frames if frames.size else None,
+                    )
+                    silence = Deadline(HEARTBEAT_INTERVAL_S)
                     del frames
                 finally:
                     self._budget.release(size_bytes)
+
+
+def _next_match(plan: ReadRange, test: FrameTest, position: int) -> tuple[int, int]:
+    """The next frames of the range in which a row can match; two equal offsets: there are none before that offset."""
+    start, end = plan.partition.next_match(
+        position,
+        test,
+        max_bytes=plan.piece_bytes,
+        leader_epoch=plan.leader_epoch,
+        is_committed=plan.is_committed,
+        stop=plan.end,
+        limit_s=HEARTBEAT_INTERVAL_S,
+    )
+    if start >= plan.end:
+        return plan.end, plan.end
+    if start == end == position:  # the log was truncated below the range
+        raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
+    return start, end
 
 
 def _load(found: LogSlice, plan: ReadRange) -> pa.Buffer:

@@ -20,7 +20,6 @@ from broker_runtime.contract.predicate.frames import (
     METADATA_IDS,
     OFFSET_ID,
     PARTITION_ID,
-    UNKNOWN_BOUNDS,
     Bounds,
     frame_test,
     prepared,
@@ -58,14 +57,14 @@ class OffsetRange:
 def can_match(where: Predicate, one: OffsetRange) -> bool:
     """Whether a record of the range can match, by its partition and its offset."""
     number = one.partition.partition
-    known = {
+    by_column = {
         PARTITION_ID: Bounds(number, number, has_nulls=False),
         OFFSET_ID: Bounds(
             None if one.binds_start else one.start, None if one.binds_end else one.end - 1, has_nulls=False
         ),
     }
     test = prepared(frame_test(where, METADATA_IDS.get))
-    return test.may_match(lambda step: known.get(step.column, UNKNOWN_BOUNDS))
+    return test.may_match({key: by_column[key[0]] for key in test.keys if key[0] in by_column})
 
 
 def divide(

@@ -8,7 +8,7 @@ statistics, or with bounds that say nothing, is kept. Rule: never a frame too fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -144,12 +144,16 @@ _UNKNOWN = _Answers(True, True)
 _NEVER = _Answers(False, False)
 
 
+Key: TypeAlias = tuple[int, int, int]
+"""What a step asks bounds of: a column's id, the kind and the scale of what it is compared with."""
+
+
 class FrameTest:
     """The steps, checked, with their values decoded. Thread-safe."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """Raises `InvalidRequestError` for steps that no predicate gives."""
-        self._steps = [(step, _decoded(step)) for step in steps]
+        self._steps = [(step, _decoded(step), _key(step)) for step in steps]
         depth = 0
         for step in steps:
             taken = step.parts if step.what in ("and", "or") else 1 if step.what == "not" else 0
@@ -158,14 +162,13 @@ class FrameTest:
             depth += 1 - taken
         if depth != 1:
             raise InvalidRequestError(f"a predicate's steps leave {depth} results instead of 1")
-        self.columns = frozenset(step.column for step in steps if step.what in _OF_A_COLUMN)
-        """The ids of the columns that it looks at."""
+        self.keys = frozenset(_key(step) for step in steps if step.what in _OF_A_COLUMN)
+        """What it looks at."""
 
-    def may_match(self, bounds: Callable[[Step], Bounds]) -> bool:
-        """Whether a row can match. ``bounds``: of a step's column; with a least and a most value only if these are of
-        the step's kind and scale."""
+    def may_match(self, bounds: Mapping[Key, Bounds]) -> bool:
+        """Whether a row can match. ``bounds``: what is known (`bounds_in_frame`)."""
         results: list[_Answers] = []
-        for step, value in self._steps:
+        for step, value, key in self._steps:
             what = step.what
             if what == "and" or what == "or":
                 parts = results[-step.parts :]
@@ -180,36 +183,45 @@ class FrameTest:
             elif what == "any":
                 answers = _UNKNOWN
             else:
-                answers = _of_column(step, value, bounds(step))
+                answers = _of_column(step, value, bounds.get(key, UNKNOWN_BOUNDS))
             results.append(answers)
         return results[0].true
 
 
 def keeps_frame(test: FrameTest, header: FrameHeader, directory: Directory, partition: int) -> bool:
-    """Whether a row of a frame of ``partition`` can match. Statistics that cannot be read say nothing."""
+    """Whether a row of a frame of ``partition`` can match."""
+    return test.may_match(bounds_in_frame(test.keys, header, directory, partition))
+
+
+def bounds_in_frame(
+    keys: Collection[Key], header: FrameHeader, directory: Directory, partition: int
+) -> dict[Key, Bounds]:
+    """What header and directory say of each key; nothing where statistics are of another kind or cannot be read."""
     try:
-        known = directory.statistics(test.columns)
+        known = directory.statistics({column for column, _, _ in keys})
     except CorruptRecordError:
-        return True
-
-    def bounds(step: Step) -> Bounds:
-        column = step.column
-        if column >= 0:
-            if column not in directory.columns:
-                return _ALL_NULL
-            found = bounds_of(known[column], header.record_count)
-            is_comparable = (known[column].kind, known[column].scale) == (step.kind, step.scale)
-            return found if is_comparable else replace(found, least=None, most=None)
+        return dict.fromkeys(keys, UNKNOWN_BOUNDS)
+    found: dict[Key, Bounds] = {}
+    for key in keys:
+        column, kind, scale = key
         if column == PARTITION_ID:
-            return Bounds(partition, partition, has_nulls=False)
-        if column == OFFSET_ID:
-            return Bounds(header.base_offset, header.last_offset, has_nulls=False)
-        if column == TIMESTAMP_ID:
+            found[key] = Bounds(partition, partition, has_nulls=False)
+        elif column == OFFSET_ID:
+            found[key] = Bounds(header.base_offset, header.last_offset, has_nulls=False)
+        elif column == TIMESTAMP_ID:
             least = header.append_time_ms if header.timestamp_type else header.base_timestamp_ms
-            return Bounds(least * 1000, header.latest_timestamp_ms * 1000, has_nulls=False)
-        return UNKNOWN_BOUNDS
+            found[key] = Bounds(least * 1000, header.latest_timestamp_ms * 1000, has_nulls=False)
+        elif column not in directory.columns:
+            found[key] = _ALL_NULL if column >= 0 else UNKNOWN_BOUNDS
+        else:
+            bounds = bounds_of(known[column], header.record_count)
+            is_comparable = (known[column].kind, known[column].scale) == (kind, scale)
+            found[key] = bounds if is_comparable else replace(bounds, least=None, most=None)
+    return found
 
-    return test.may_match(bounds)
+
+def _key(step: Step) -> Key:
+    return step.column, step.kind, step.scale
 
 
 @lru_cache(maxsize=256)
