@@ -24,6 +24,7 @@ from broker_runtime.contract.predicate.frames import (
     frame_test,
     prepared,
 )
+from broker_runtime.contract.predicate.spans import span_of
 from pyspark_log.spark.offsets import SourceOffset
 
 
@@ -65,6 +66,23 @@ def can_match(where: Predicate, one: OffsetRange) -> bool:
     }
     test = prepared(frame_test(where, METADATA_IDS.get))
     return test.may_match({key: by_column[key[0]] for key in test.keys if key[0] in by_column})
+
+
+def since_ms(where: Predicate) -> int | None:
+    """No record before this time can match, ms since 1970; None: any may."""
+    least = span_of(where, "_metadata.timestamp").least
+    return None if least is None else max(0, -(-least // 1000))
+
+
+def narrow(where: Predicate, one: OffsetRange, first: int) -> OffsetRange:
+    """The range without the offsets at its ends that cannot match. ``first``: no record before it is late enough.
+
+    An end that is bound late stays where it is.
+    """
+    span = span_of(where, "_metadata.offset")
+    start = max(one.start, first, one.start if span.least is None else span.least)
+    end = one.end if one.binds_end or span.most is None else min(one.end, span.most + 1)
+    return replace(one, start=min(start, max(one.end, one.start)), end=max(end, one.start))
 
 
 def divide(

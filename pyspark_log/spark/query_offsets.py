@@ -42,8 +42,10 @@ from pyspark_log.spark.planning import (
     can_match,
     coalesce,
     divide,
+    narrow,
     plan_ranges,
     rate_limit,
+    since_ms,
 )
 
 _SECOND_LOOKS = 3
@@ -331,6 +333,19 @@ def input_partitions(
     most = options.coalesce_rows if rows is None else min(options.coalesce_rows, rows)
     coalesced = coalesce(divide(ranges, least, rows), coalesce_rows=most, min_partitions=least)
     return [tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in group) for group in coalesced]
+
+
+def narrowed(
+    ranges: Iterable[OffsetRange], where: Predicate, snapshot: LogSnapshot, view: LogView
+) -> list[OffsetRange]:
+    """The ranges of a batch read without what cannot match ``where`` at their ends, by offset and by time."""
+    since = since_ms(where)
+    if since is None:
+        return [narrow(where, one, one.start) for one in ranges]
+    kept = list(ranges)
+    found = view.offsets_at({one.partition: since for one in kept})
+    # Where no record is late enough, none is that the snapshot knows: it is older than the answer.
+    return [narrow(where, one, found.get(one.partition, snapshot.latest[one.partition])) for one in kept]
 
 
 def report_loss(loss: str, *, fail: bool, warned: set[str] | None = None) -> None:

@@ -26,10 +26,10 @@ from pyspark.sql.types import (
 )
 
 from broker_runtime.contract.errors import OptionError
-from broker_runtime.contract.predicate import Predicate, parse_predicate
+from broker_runtime.contract.predicate import Predicate
 from broker_runtime.contract.schema import UNTYPED, TopicSchema
 from broker_runtime.contract.suggestion import suggestion
-from pyspark_log.client.reading.rows import predicate_columns
+from pyspark_log.client.reading.rows import topic_predicate
 from pyspark_log.spark.options import SourceOptions
 
 METADATA = "_metadata"
@@ -90,7 +90,7 @@ def _parse_where(topics: Mapping[str, TopicSchema], options: SourceOptions) -> P
     if options.where is None:
         return None
     schemas = dict(sorted(topics.items())) or {"": UNTYPED}
-    found = {name: parse_predicate(options.where, predicate_columns(schema)) for name, schema in schemas.items()}
+    found = {name: topic_predicate(options.where, schema) for name, schema in schemas.items()}
     first, *others = found
     for name in others:
         if found[name] != found[first]:

@@ -24,7 +24,7 @@ from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
 from pyspark_log.spark.planning import plan_batch
-from pyspark_log.spark.query_offsets import find_end, find_start, input_partitions, refuse_missing
+from pyspark_log.spark.query_offsets import find_end, find_start, input_partitions, narrowed, refuse_missing
 from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
 from pyspark_log.spark.sink import PylogBatchWriter, PylogStreamWriter
@@ -109,10 +109,13 @@ class PylogBatchReader(DataSourceReader):
             refuse_missing(snapshot)
             start, snapshot = find_start(options, starting, snapshot, view)
             end, snapshot = find_end(ending, snapshot, view)
+            ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest)
+            where = self._layout.where
+            if where is not None:
+                ranges = narrowed(ranges, where, snapshot, view)
         finally:
             view.close()
-        ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest)
-        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot, self._layout.where)]
+        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot, where)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition. None as value is Spark's own for "there are no partitions"."""

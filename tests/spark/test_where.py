@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+from pyspark_log import Producer
 from tests.spark.queries import batch_of, run_to_end, stream_of
 
 SCHEMA = (
@@ -111,6 +112,21 @@ def test_where_over_metadata_and_streams(spark, new_topic, options, send, checkp
     assert sorted(collected.values) == ["0-9", "2-8", "2-9"]
     send(topic, ["2-new"], partition=2)
     assert run_to_end(stream_of(spark, {**given, "columns": "offset,value"}), checkpoint).values == ["2-new"]
+
+
+def test_batch_read_begins_with_the_first_record_that_is_late_enough(spark, new_topic, options) -> None:
+    """S8: by the time index; what comes later than the plan counts, as without `where`."""
+    topic = new_topic(partitions=2)
+    with Producer(options["pylog.bootstrap.servers"]) as producer:
+        for number in range(40):
+            producer.send(topic, str(number).encode(), partition=0, timestamp=1_000_000 + number * 1000)
+        producer.flush()
+        where = "_metadata.timestamp >= TIMESTAMP '1970-01-01 00:17:10Z' AND timestamp < '1970-01-01 00:17:15Z'"
+        frame = batch_of(spark, {**options, "subscribe": topic, "where": where})
+        assert sorted(int(row.value) for row in frame.collect()) == [30, 31, 32, 33, 34]
+        producer.send(topic, b"99", partition=1, timestamp=1_034_500).result(10)
+        producer.send(topic, b"98", partition=1, timestamp=1_000_500).result(10)
+        assert sorted(int(row.value) for row in frame.collect()) == [30, 31, 32, 33, 34, 99]
 
 
 def test_where_that_does_not_fit_is_refused_at_load(spark, typed, options) -> None:

@@ -4,6 +4,7 @@
     syntax   text into words and literals
     parse    a text and a topic's schema into a tree
     rows     a tree over Arrow columns: which rows match
+    spans    a tree over a column that rises with offsets: between which values all matches lie
     frames   the tree as brokers take it, over a frame's statistics: whether any row can match
 
 Rule: what Spark SQL would answer. A comparison with NULL is unknown, and only rows whose answer is true match. NaN

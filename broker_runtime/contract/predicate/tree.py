@@ -11,8 +11,8 @@ And, Or, Not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -103,6 +103,21 @@ class Predicate:
     def columns(self) -> tuple[str, ...]:
         """The names of the columns that it looks at, each once, in order of appearance."""
         return tuple(dict.fromkeys(column.name for column in _columns(self.root)))
+
+
+def renamed(predicate: Predicate, names: Mapping[str, str]) -> Predicate:
+    """The same predicate over columns of other names."""
+    return Predicate(predicate.text, _renamed(predicate.root, names))
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    if isinstance(node, And | Or):
+        return type(node)(tuple(_renamed(part, names) for part in node.parts))
+    if isinstance(node, Not):
+        return Not(_renamed(node.part, names))
+    if isinstance(node, Constant):
+        return node
+    return replace(node, column=replace(node.column, name=names.get(node.column.name, node.column.name)))
 
 
 def _columns(node: Node) -> Iterator[Column]:

@@ -26,7 +26,6 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from broker_runtime.contract.predicate import parse_predicate
 from broker_runtime.contract.settings import ConsumerSettings
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
@@ -36,7 +35,7 @@ from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase
 from pyspark_log.client.consumer.partition_state import PartitionState
-from pyspark_log.client.reading.rows import RowFilter, predicate_columns
+from pyspark_log.client.reading.rows import RowFilter, topic_predicate
 
 REFRESH_S: Final = 3.0
 """How often the background thread looks for new partitions, topics and leaders."""
@@ -334,7 +333,7 @@ class Assignment:
     def _new_state(self, topic: Topic, partition: int, position: int) -> PartitionState:
         where = None
         if self._where is not None:
-            where = RowFilter(topic.name, topic.schema, parse_predicate(self._where, predicate_columns(topic.schema)))
+            where = RowFilter(topic.name, topic.schema, topic_predicate(self._where, topic.schema))
         if self._columns is None:
             return PartitionState(topic, partition, position, None, where=where)
         chosen = frozenset(topic.schema.column_ids(self._columns))

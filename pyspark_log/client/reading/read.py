@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import InvalidRequestError, OffsetOutOfRangeError
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
-from broker_runtime.contract.predicate import parse_predicate
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading.range_reader import read_range
-from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler, predicate_columns
+from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler, topic_predicate
 
 Limit = str | datetime | int | Mapping[int, int]
 
@@ -53,7 +52,7 @@ def read(
         names = list(columns) if columns is not None else _all_names(described)
         if metadata and METADATA not in names:
             names.append(METADATA)
-        predicate = None if where is None else parse_predicate(where, predicate_columns(described.schema))
+        predicate = None if where is None else topic_predicate(where, described.schema)
         rows = RowAssembler(topic, described.schema, names, where=predicate)
         chosen = range(len(described.partitions)) if partitions is None else list(dict.fromkeys(partitions))
         for partition in chosen:

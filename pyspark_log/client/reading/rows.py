@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
-from broker_runtime.contract.predicate import METADATA_COLUMNS, Predicate, matching
+from broker_runtime.contract.predicate import METADATA_COLUMNS, Predicate, matching, parse_predicate
 from broker_runtime.contract.predicate.frames import METADATA_IDS, Step, frame_test
+from broker_runtime.contract.predicate.tree import renamed
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.suggestion import suggestion
 
@@ -43,11 +44,12 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 """The columns of a topic without a schema if none are chosen."""
 
 
-def predicate_columns(schema: TopicSchema) -> dict[str, pa.DataType]:
-    """The columns that a predicate over a topic may name, beside ``_metadata.…``, with their types."""
+def topic_predicate(text: str, schema: TopicSchema) -> Predicate:
+    """A predicate over a topic's columns and ``_metadata.…``. Raises `InvalidPredicateError`."""
     if schema.is_typed:
-        return {field.name: field.type for field in schema.arrow}
-    return {name: _KAFKA_FIELDS[name].type for name in KAFKA_COLUMNS}
+        return parse_predicate(text, {field.name: field.type for field in schema.arrow})
+    predicate = parse_predicate(text, {name: _KAFKA_FIELDS[name].type for name in KAFKA_COLUMNS})
+    return renamed(predicate, {name.removeprefix(f"{METADATA}."): name for name in METADATA_COLUMNS})
 
 
 class RowFilter:
@@ -58,7 +60,7 @@ class RowFilter:
         self._constants = _Constants(topic)
         self._own = {name: schema.column_ids([name])[0] for name in where.columns if name in schema.arrow.names}
         ids = set(self._own.values())
-        if not {"timestamp", f"{METADATA}.timestamp"}.isdisjoint(where.columns) and "timestamp" not in self._own:
+        if f"{METADATA}.timestamp" in where.columns:
             ids.add(TIMESTAMP_COLUMN_ID)
         self.column_ids = frozenset(ids)
         """The columns that it looks at."""
@@ -74,9 +76,7 @@ class RowFilter:
         return rows.own(name) if name in self._own else rows.kafka(name.removeprefix(f"{METADATA}."))
 
     def _id_for_brokers(self, name: str) -> int | None:
-        if name in self._own:
-            return self._own[name]
-        return METADATA_IDS.get(name if name in METADATA_COLUMNS else f"{METADATA}.{name}")
+        return self._own.get(name, METADATA_IDS.get(name))
 
 
 class RowAssembler:

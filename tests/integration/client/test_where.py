@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from broker_runtime.contract.predicate import parse_predicate
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.reading.range_reader import read_range
-from pyspark_log.client.reading.rows import RowFilter, predicate_columns
+from pyspark_log.client.reading.rows import RowFilter, topic_predicate
 
 FRAMES, ROWS = 60, 50
 """Of each partition. Each frame has ``day`` 0 to 59, which its statistics say, and ``delay`` at random."""
@@ -42,7 +41,7 @@ def frames_sent(topic: str, where: str) -> int:
     with closing(Cluster.at(None)) as cluster:
         described = cluster.topic(topic)
         schema = described.schema
-        test = RowFilter(topic, schema, parse_predicate(where, predicate_columns(schema))).frame_test
+        test = RowFilter(topic, schema, topic_predicate(where, schema)).frame_test
         return sum(
             len(list(read_range(cluster, described, partition, 0, FRAMES * ROWS, where=test))) for partition in (0, 1)
         )

@@ -11,7 +11,6 @@ from broker_runtime.contract.errors import (
     OffsetOutOfRangeError,
     PylogError,
 )
-from broker_runtime.contract.predicate import parse_predicate
 from broker_runtime.contract.requests import MOST_COLUMNS, ErrorInfo, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
@@ -19,7 +18,7 @@ from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.fetcher import AskedOf, Fetched, Fetcher
 from pyspark_log.client.consumer.partition_state import PartitionState
-from pyspark_log.client.reading.rows import RowFilter, predicate_columns
+from pyspark_log.client.reading.rows import RowFilter, topic_predicate
 
 NO_CLUSTER: Any = None  # no thread is started here
 FRAMES = pa.py_buffer(b"frames")
@@ -283,7 +282,7 @@ def test_request_with_many_columns_of_many_partitions_is_not_too_large(fetcher: 
 
 def searching(where: str, partition: int = 0) -> PartitionState:
     topic = led_by(1, epoch=0)
-    predicate = parse_predicate(where, predicate_columns(topic.schema))
+    predicate = topic_predicate(where, topic.schema)
     return PartitionState(topic, partition, 0, None, where=RowFilter("t", topic.schema, predicate))
 
 

@@ -24,6 +24,7 @@ from broker_runtime.contract.predicate.frames import (
     bounds_of,
     frame_test,
 )
+from broker_runtime.contract.predicate.spans import Span, span_of
 from broker_runtime.contract.statistics import ColumnStatistics, Kind, column_statistics, encode_value
 
 TYPES: dict[str, pa.DataType] = {
@@ -311,6 +312,12 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
     assert matching(predicate, arrays.__getitem__, len(rows)).to_pylist() == expected
     statistics = [column_statistics(array) for array in arrays.values()]
     test = FrameTest(frame_test(predicate, list(arrays).index))
+    for name in ("i8", "i64"):
+        least, most = span_of(predicate, name)
+        pairs = zip(stored, expected, strict=True)
+        found = [row[name] for row, is_match in pairs if is_match and row[name] is not None]
+        assert least is None or all(value >= least for value in found)
+        assert most is None or all(value <= most for value in found)
     if any(expected):
         assert test.may_match({key: _bounds(key, statistics[key[0]], len(rows)) for key in test.keys})
         assert test.may_match({})
@@ -362,6 +369,27 @@ def test_frames_are_left_out_where_no_row_can_match(text: str, bounds: Bounds, k
 def _bounds(key: Key, known: ColumnStatistics, rows: int) -> Bounds:
     assert key[1:] in ((0, 0), (known.kind, known.scale))  # of steps that compare nothing, or of the column's type
     return bounds_of(known, rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("i32 > 5 AND i32 <= 9", Span(6, 9)),
+        ("i32 IN (3, 7) OR i32 = 5", Span(3, 7)),
+        ("NOT (i32 < 3 OR i32 > 7)", Span(3, 7)),
+        ("NOT i32 = 3", Span()),
+        ("i32 < 3 OR s = 'x'", Span()),
+        ("i32 < 3 AND s = 'x'", Span(None, 2)),
+        ("i32 > 5 OR NULL", Span(6, None)),
+        ("NULL OR FALSE", Span(1, 0)),
+        ("NOT FALSE", Span()),
+        ("i32 > 9 AND i32 < 3", Span(10, 2)),
+        ("(i32 > 9 AND i32 < 3) OR i32 = 4", Span(4, 4)),
+    ],
+)
+def test_span_holds_all_values_that_can_match(text: str, span: Span) -> None:
+    """S8: ranges of offsets are narrowed by it."""
+    assert span_of(parse_predicate(text, TYPES), "i32") == span
 
 
 def test_what_a_producer_did_not_say_is_possible() -> None:

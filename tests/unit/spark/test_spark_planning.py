@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
 from broker_runtime.contract.predicate import parse_predicate
-from pyspark_log.spark.planning import OffsetRange, can_match, coalesce, divide, plan_batch, plan_ranges, rate_limit
+from pyspark_log.spark.planning import (
+    OffsetRange,
+    can_match,
+    coalesce,
+    divide,
+    narrow,
+    plan_batch,
+    plan_ranges,
+    rate_limit,
+    since_ms,
+)
 
 TP1, TP2, TP3 = TopicPartition("t1", 1), TopicPartition("t2", 1), TopicPartition("t3", 1)
 
@@ -178,6 +188,45 @@ def test_divide_keeps_to_the_most_records(
 def test_ranges_without_a_match_are_known(where: str, one: OffsetRange, can: bool) -> None:
     """S8: by partition and offset; what a range may hold when it is read counts."""
     assert can_match(parse_predicate(where, {"x": pa.int32()}), one) is can
+
+
+@pytest.mark.parametrize(
+    ("where", "one", "first", "expected"),
+    [
+        ("_metadata.offset >= 4", OffsetRange(TP1, 0, 9), 0, OffsetRange(TP1, 4, 9)),
+        ("_metadata.offset BETWEEN 4 AND 6", OffsetRange(TP1, 0, 9), 0, OffsetRange(TP1, 4, 7)),
+        ("_metadata.offset < 6 AND NOT _metadata.offset < 2", OffsetRange(TP1, 0, 9), 0, OffsetRange(TP1, 2, 6)),
+        ("_metadata.offset > 6", OffsetRange(TP1, 0, 9), 8, OffsetRange(TP1, 8, 9)),
+        ("_metadata.offset > 60", OffsetRange(TP1, 0, 9), 0, OffsetRange(TP1, 9, 9)),
+        ("_metadata.offset < 3", OffsetRange(TP1, 5, 9), 5, OffsetRange(TP1, 5, 5)),
+        ("x = 1", OffsetRange(TP1, 0, 9), 7, OffsetRange(TP1, 7, 9)),
+        (
+            "_metadata.offset = 4",
+            OffsetRange(TP1, 0, 9, binds_start=True, binds_end=True),
+            0,
+            OffsetRange(TP1, 4, 9, binds_start=True, binds_end=True),
+        ),
+    ],
+)
+def test_ranges_are_narrowed_to_what_can_match(where: str, one: OffsetRange, first: int, expected: OffsetRange) -> None:
+    """S8: by offset, and by the first record that is late enough; an end that is bound late stays."""
+    assert narrow(parse_predicate(where, {"x": pa.int32()}), one, first) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "since"),
+    [
+        ("_metadata.timestamp >= '1970-01-01 00:00:02Z'", 2000),
+        ("_metadata.timestamp > '1970-01-01 00:00:02Z'", 2001),
+        ("_metadata.timestamp > '1970-01-01 00:00:02.0005Z'", 2001),
+        ("_metadata.timestamp = '1969-01-01 00:00:02Z'", 0),
+        ("_metadata.timestamp <= '1970-01-01 00:00:02Z'", None),
+        ("_metadata.timestamp > '1970-01-01 00:00:02Z' OR x = 1", None),
+    ],
+)
+def test_time_before_which_nothing_can_match(where: str, since: int | None) -> None:
+    """S8: in the milliseconds of records' timestamps; never one too late."""
+    assert since_ms(parse_predicate(where, {"x": pa.int32()})) == since
 
 
 spans_strategy = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=12)
