@@ -1,28 +1,75 @@
 """What the heads of frames say of their columns, kept in memory for reads with a predicate: by segment and position.
 
 A frame never changes, and a segment whose frames are replaced becomes another `Segment`, so what is kept stays true.
-The segments that were searched last are kept, up to a number of heads for all logs of a data directory together.
+Beside single heads there are runs: of all frames that begin in the same `RUN_BYTES` of a segment, what holds for each
+of them, so that a search passes over a run at once. The segments that were searched last are kept, up to a number of
+heads for all logs of a data directory together.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from broker_runtime.contract.predicate.frames import Bounds, Key
+from broker_runtime.contract.predicate.frames import Bounds, Key, common_bounds
 from broker_runtime.log.segment import Segment
 
+RUN_BYTES: Final = 32 << 20
 _MOST_HEADS: Final = 50_000  # some 25 MB
 
 
 class Head(NamedTuple):
-    """Where a frame ends, and its bounds by what was asked for; ``bounds`` None: a control frame, which has no rows."""
+    """Where a frame ends, or the last one of a run, and its bounds by what was asked for.
+
+    ``bounds`` None: a control frame, which has no rows.
+    """
 
     end_position: int
     next_offset: int
     bounds: Mapping[Key, Bounds] | None
+
+
+class SegmentHeads:
+    """The heads of one segment by position, and the runs by that of their first frame. Look up and add at will."""
+
+    __slots__ = ("heads", "runs")
+
+    def __init__(self) -> None:
+        self.heads: dict[int, Head] = {}
+        self.runs: dict[int, Head] = {}
+
+
+class RunBuilder:
+    """Makes runs of the heads of a search, which come in order. ``keys``: what all of them have bounds of."""
+
+    def __init__(self, known: SegmentHeads, keys: Collection[Key]) -> None:
+        self._known = known
+        self._keys = keys
+        self._start: int | None = None  # of the run that is under way: all its frames have been seen
+        self._bounds: dict[Key, Bounds] = {}
+
+    def begins_at(self, position: int, previous: int | None) -> bool:
+        """Whether the frame at ``position`` is the first of its run. ``previous``: where the one before begins, or
+        the run before."""
+        return position == 0 or (previous is not None and previous // RUN_BYTES < position // RUN_BYTES)
+
+    def add(self, position: int, head: Head, *, is_first: bool) -> None:
+        """The search came to this frame."""
+        if is_first:
+            self._start, self._bounds = position, {}
+        if self._start is None:
+            return
+        if head.bounds is not None:
+            mine = self._bounds
+            for key in self._keys:
+                mine[key] = common_bounds(mine[key], head.bounds[key]) if key in mine else head.bounds[key]
+        if head.end_position // RUN_BYTES > position // RUN_BYTES:
+            known = self._known.runs.get(self._start)
+            before = {} if known is None or known.bounds is None else known.bounds
+            self._known.runs[self._start] = Head(head.end_position, head.next_offset, {**before, **self._bounds})
+            self._start = None
 
 
 class FrameHeads:
@@ -31,23 +78,23 @@ class FrameHeads:
     def __init__(self, *, most: int = _MOST_HEADS) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._segments: OrderedDict[Segment, dict[int, Head]] = OrderedDict()  # least recently used first
+        self._segments: OrderedDict[Segment, SegmentHeads] = OrderedDict()  # least recently used first
 
-    def of(self, segment: Segment) -> dict[int, Head]:
-        """The segment's heads by position: look up and add at will. They count from the next call of `settle` on."""
+    def of(self, segment: Segment) -> SegmentHeads:
+        """The segment's heads. What is added to them counts from the next call of `settle` on."""
         with self._lock:
-            heads = self._segments.setdefault(segment, {})
+            known = self._segments.setdefault(segment, SegmentHeads())
             self._segments.move_to_end(segment)
-            return heads
+            return known
 
     def settle(self) -> None:
         """Forgets the segments that were not searched for longest, until the others are few enough."""
         with self._lock:
-            total = sum(map(len, self._segments.values()))
+            total = sum(len(known.heads) for known in self._segments.values())
             while total > self._most:
-                _, heads = self._segments.popitem(last=False)
-                total -= len(heads)
+                _, known = self._segments.popitem(last=False)
+                total -= len(known.heads)
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(map(len, self._segments.values()))
+            return sum(len(known.heads) for known in self._segments.values())

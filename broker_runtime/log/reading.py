@@ -6,17 +6,19 @@ and neither is anything after it: every checksum is verified before a caller get
 frames that this process itself appended to the active segment: it verified them then, and mostly reads them from the
 page cache.
 
-A projected read leaves out the columns that nobody asked for, and frames in which no row can match a predicate: it
-reads header and directory first, then only the chunks needed, and chunks close to each other in one read. A frame small
-enough to come with the read of its header costs no read of its own; a very small one, or one without columns, is
-returned whole.
+A projected read leaves out the columns that nobody asked for: it reads header and directory first, then only the chunks
+needed, and chunks close to each other in one read. A frame small enough to come with the read of its header costs no
+read of its own; a very small one, or one without columns, is returned whole.
+
+A search for frames in which a row can match a predicate reads heads only, and those of a segment once as long as they
+are kept (`frame_heads`). It never passes over damage: what it cannot read is left to the reader.
 
 A look-up by time begins where the time index says, finds the frame by its header, and decodes only its timestamps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -27,18 +29,17 @@ from broker_runtime.contract.frame import (
     HEADER_BYTES,
     TIMESTAMP_COLUMN_ID,
     FrameHeader,
-    Projection,
     decode_frame,
     parse_checked_header,
     parse_directory,
-    project,
+    plan_projection,
     verify_answer,
 )
-from broker_runtime.contract.predicate.frames import FrameTest, bounds_in_frame, keeps_frame
+from broker_runtime.contract.predicate.frames import FrameTest, bounds_in_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.files import FileSystem
-from broker_runtime.log.frame_heads import Head
+from broker_runtime.log.frame_heads import Head, RunBuilder
 from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.log_state import LogState, note_damage
 from broker_runtime.log.open_files import HeldFile
@@ -92,26 +93,31 @@ class SegmentView:
         self, offset: int, test: FrameTest, *, max_bytes: int, upto: int, stop: int, deadline: Deadline
     ) -> tuple[int, int]:
         """As `PartitionLog.next_match`, in this segment. Raises `CorruptRecordError` for the index, `OSError`."""
-        heads = self._state.heads.of(self._segment)
+        known = self._state.heads.of(self._segment)
+        heads, runs, builder = known.heads, known.runs, RunBuilder(known, test.keys)
         with self._held:
             position, header = self._start(offset)
             at, end = header.base_offset, min(upto, self._extent.next_offset)
-            found = None  # position and offset
+            found = previous = None  # position and offset of the first frame; where the one before it begins
             try:
                 while at < end and (found is not None or at < stop):
-                    head = heads.get(position)
-                    if head is None or (head.bounds is not None and not test.keys <= head.bounds.keys()):
-                        head = heads[position] = self._head(position, at, test, head)
-                    if head.next_offset > end:
-                        break
-                    if head.bounds is None or not test.may_match(head.bounds):
-                        if found is not None:
+                    is_first = builder.begins_at(position, previous)
+                    head = runs.get(position) if is_first and found is None else None
+                    if head is None or head.next_offset > end or _may_match(test, head) is not False:
+                        head = heads.get(position)
+                        if head is None or (head.bounds is not None and not test.keys <= head.bounds.keys()):
+                            head = heads[position] = self._head(position, at, test, head)
+                        if head.next_offset > end:
                             break
-                    elif found is None:
-                        found = position, at
-                    elif head.end_position - found[0] > max_bytes:
-                        break
-                    position, at = head.end_position, head.next_offset
+                        builder.add(position, head, is_first=is_first)
+                        if not _may_match(test, head):
+                            if found is not None:
+                                break
+                        elif found is None:
+                            found = position, at
+                        elif head.end_position - found[0] > max_bytes:
+                            break
+                    previous, position, at = position, head.end_position, head.next_offset
                     if found is None and deadline.expired:
                         break
             except CorruptRecordError:
@@ -141,6 +147,13 @@ class SegmentView:
             return self._segment.locate(self._held, self._extent, offset)
         data = self._state.files.read(self._held.descriptor, HEADER_BYTES, position)
         return position, header_at(data, 0, self._segment.path, position, self._extent.size_bytes, offset)
+
+
+def _may_match(test: FrameTest, head: Head) -> bool | None:
+    """Whether a row can match; None: that was not asked of this head."""
+    if head.bounds is None:
+        return False
+    return test.may_match(head.bounds) if test.keys <= head.bounds.keys() else None
 
 
 class LogSlice:
@@ -191,23 +204,21 @@ class LogSlice:
         """
         return self._load(is_verified=self._is_verified)
 
-    def load_projected(self, column_ids: Iterable[int] | None, test: FrameTest | None = None) -> pa.Buffer:
-        """The frames pruned to the chunks of ``column_ids`` (None: whole), in memory of their own. Other chunks are
-        not read.
+    def load_projected(self, column_ids: Iterable[int]) -> pa.Buffer:
+        """The frames pruned to the chunks of ``column_ids``, in memory of their own. Other chunks are not read.
 
-        ``test``: only frames in which a row can match; there may be none. A very small frame, and one whose columns
-        share one chunk, is returned whole; before a damaged frame all may be. Blocks on the disk. Raises as `load`.
+        A very small frame, and one whose columns share one chunk, is returned whole; before a damaged frame all may
+        be. Blocks on the disk. Raises as `load`.
         """
         assert not self._is_closed, "a closed slice may read another file's bytes"
         end = self._position + self.size_bytes
         try:
-            read = ProjectedRead(self._files, self._held, column_ids, test, self._check.partition)
-            answer = read.load(self._position, end, self.start_offset)
+            answer = ProjectedRead(self._files, self._held, column_ids).load(self._position, end, self.start_offset)
         except OSError as error:
             self._fail(f"read {self._held.path}", error)
         except CorruptRecordError:
             return self._load(is_verified=False)  # the sound frames, not pruned
-        return answer if self._is_verified else self._sound_part(answer, read.kept)
+        return answer if self._is_verified else self._sound_part(answer)
 
     def load_head(self) -> memoryview:
         """The first frame's header as it is on the disk, not verified; `load` verifies it.
@@ -235,8 +246,8 @@ class LogSlice:
         self._read_into([memoryview(buffer).cast("B")], self._position)
         return buffer if is_verified else self._sound_part(buffer)
 
-    def _sound_part(self, frames: pa.Buffer, kept: Sequence[int] | None = None) -> pa.Buffer:
-        frames, self.next_offset = self._check.sound_part(frames, self.start_offset, self.next_offset, kept)
+    def _sound_part(self, frames: pa.Buffer) -> pa.Buffer:
+        frames, self.next_offset = self._check.sound_part(frames, self.start_offset, self.next_offset)
         return frames
 
     def _read_into(self, buffers: list[memoryview], position: int) -> None:
@@ -263,31 +274,21 @@ class SliceCheck:
     def __init__(self, state: LogState) -> None:
         self._state = state
 
-    @property
-    def partition(self) -> int:
-        """The log's partition."""
-        return self._state.identity.partition
-
     def suspect(self, error: CorruptRecordError, offset: int) -> None:
         """A read of ``offset`` found ``error``: if the log is at fault, it counts as damaged."""
         note_damage(self._state, error, offset)
 
-    def sound_part(
-        self, frames: pa.Buffer, offset: int, next_offset: int, kept: Sequence[int] | None = None
-    ) -> tuple[pa.Buffer, int]:
+    def sound_part(self, frames: pa.Buffer, offset: int, next_offset: int) -> tuple[pa.Buffer, int]:
         """The good frames at the beginning of ``frames``, which are whole or pruned and have the offsets [offset,
-        next_offset); and the offset after them. ``kept``: where each begins, if some were left out.
+        next_offset); and the offset after them.
 
         Damage is noted, which reads the segment once more. Raises `CorruptRecordError` if the first frame is bad.
         """
         topic_id, partition = self._state.identity.topic_id.bytes, self._state.identity.partition
         view = memoryview(frames).cast("B")
         good_bytes, good_end = 0, offset
-        begins = None if kept is None else iter(kept)
         try:
             while good_bytes < len(view):
-                if begins is not None:
-                    good_end = next(begins)
                 header = verify_answer(view[good_bytes:], topic_id=topic_id, partition=partition)
                 if header.base_offset != good_end:
                     raise CorruptRecordError(f"a frame begins with offset {header.base_offset} instead of {good_end}")
@@ -310,21 +311,10 @@ class _FileRange(NamedTuple):
 class ProjectedRead:
     """One projected read; used once, by one thread."""
 
-    def __init__(
-        self,
-        files: FileSystem,
-        held: HeldFile,
-        column_ids: Iterable[int] | None,
-        test: FrameTest | None = None,
-        partition: int = 0,
-    ) -> None:
-        self.kept: list[int] = []
-        """The first offset of each frame of the answer."""
+    def __init__(self, files: FileSystem, held: HeldFile, column_ids: Iterable[int]) -> None:
         self._files = files
         self._held = held
-        self._column_ids = None if column_ids is None else frozenset(column_ids)
-        self._test = test
-        self._partition = partition
+        self._column_ids = frozenset(column_ids)
         self._window = memoryview(b"")
         self._window_position = 0
         # The answer in order: bytes at hand, or where in the file they are.
@@ -340,15 +330,15 @@ class ProjectedRead:
             self._need(position, HEADER_BYTES, window_bytes)
             at = position - self._window_position
             header = header_at(self._window, at, self._held.path, position, end_position, offset)
-            is_small = header.is_control or header.frame_bytes <= _SMALL_FRAME_BYTES
-            self._need(position, header.frame_bytes if is_small else header.head_bytes, window_bytes)
-            frame = self._window[position - self._window_position :][: header.frame_bytes]
-            if is_small and len(frame) < header.frame_bytes:
-                raise damaged(self._held.path, position, offset, "the file ends in the middle of it")
-            if self._test is None and is_small:
-                self._add([frame], offset)
-            elif not header.is_control or self._test is None:
-                self._plan(position, frame, offset, is_small=is_small)
+            if header.is_control or header.frame_bytes <= _SMALL_FRAME_BYTES:
+                self._need(position, header.frame_bytes, window_bytes)
+                frame = self._window[position - self._window_position :][: header.frame_bytes]
+                if len(frame) < header.frame_bytes:
+                    raise damaged(self._held.path, position, offset, "the file ends in the middle of it")
+                self._pieces.append(frame)
+            else:
+                self._need(position, header.head_bytes, window_bytes)
+                self._plan(position, header.head_bytes, offset)
             position += header.frame_bytes
             offset = header.next_offset
             window_bytes = _HEAD_WINDOW_BYTES if header.frame_bytes >= _LARGE_FRAME_BYTES else WINDOW_BYTES
@@ -362,27 +352,18 @@ class ProjectedRead:
         data = self._files.read(self._held.descriptor, max(size_bytes, window_bytes), position)
         self._window, self._window_position = memoryview(data), position
 
-    def _plan(self, position: int, frame: memoryview, offset: int, *, is_small: bool) -> None:
-        """``frame``: as much of it as is in the window, at least header and directory."""
+    def _plan(self, position: int, head_bytes: int, offset: int) -> None:
+        at = position - self._window_position
         try:
-            header = parse_checked_header(frame)
-            directory = parse_directory(frame, header)
-            if self._test is not None and not keeps_frame(self._test, header, directory, self._partition):
-                return
-            if is_small or self._column_ids is None:
-                projection = Projection(b"", [(0, header.frame_bytes)], header.frame_bytes)
-            else:
-                projection = project(frame, header, directory, self._column_ids)
+            projection = plan_projection(self._window[at : at + head_bytes], self._column_ids)
         except CorruptRecordError as error:
             raise damaged(self._held.path, position, offset, error.message) from None
-        pieces: list[bytes | bytearray | memoryview | _FileRange] = [projection.prefix]
+        self._pieces.append(projection.prefix)
         for start, end in projection.ranges:
-            pieces.append(frame[start:end] if end <= len(frame) else _FileRange(position + start, end - start))
-        self._add(pieces, offset)
-
-    def _add(self, pieces: Iterable[bytes | bytearray | memoryview | _FileRange], offset: int) -> None:
-        self._pieces += pieces
-        self.kept.append(offset)
+            if at + end <= len(self._window):
+                self._pieces.append(self._window[at + start : at + end])
+            else:
+                self._pieces.append(_FileRange(position + start, end - start))
 
     def _fill(self) -> pa.Buffer:
         sizes = [piece.size_bytes if isinstance(piece, _FileRange) else len(piece) for piece in self._pieces]

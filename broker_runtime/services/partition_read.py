@@ -150,14 +150,12 @@ def is_enough(reads: Sequence[PartitionRead], min_bytes: int) -> bool:
 
 
 def load_found(read: PartitionRead) -> pa.Buffer | None:
-    """The frames that were found, whole or with only the wanted columns; None if there are none. Raises as
-    `LogSlice.load`."""
+    """The frames that were found, whole or with only the wanted columns. Raises as `LogSlice.load`."""
     if read.found is None:
         return None
-    if read.wanted.columns is None and read.test is None:
+    if read.wanted.columns is None:
         return read.found.load()
-    frames = read.found.load_projected(read.wanted.columns, read.test)
-    return frames if frames.size else None
+    return read.found.load_projected(read.wanted.columns)
 
 
 def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPartition | None:
@@ -166,7 +164,7 @@ def answer_of(read: PartitionRead, row: int, *, is_replica: bool) -> FetchedPart
     if error is None and row < 0 and not is_replica and read.high_watermark <= wanted.offset:
         return None
     next_offset = wanted.offset
-    if error is None and read.found is not None and (row >= 0 or read.test is not None):
+    if error is None and read.found is not None and row >= 0:
         next_offset = read.found.next_offset
     elif error is None:
         next_offset = max(next_offset, read.searched_to)

@@ -20,7 +20,6 @@ from broker_runtime.contract.predicate.frames import FrameTest, prepared
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.contract.waiting import Deadline
-from broker_runtime.log import LogSlice
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
@@ -87,8 +86,7 @@ class ReadService:
                 raise error
             raise self._leadership.verified([Denied(partition, leader_epoch, error)])[0]
         # Sizes are those of whole frames; of projected ones more fit into a piece.
-        is_whole = request.columns is None and test is None
-        wanted_bytes = request.batch_bytes if is_whole else request.batch_bytes * 4
+        wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
         piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))
         return ReadRange(
             partition=partition,
@@ -138,13 +136,13 @@ class ReadService:
                 try:
                     aborted: Sequence[AbortedRange] = ()
                     with plan.partition.refusing():
-                        frames = _load(found, plan)
+                        frames = found.load() if plan.columns is None else found.load_projected(plan.columns)
                         if plan.is_committed:
                             aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
                     yield (
                         ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
-                        frames if frames.size else None,
+                        frames,
                     )
                     silence = Deadline(HEARTBEAT_INTERVAL_S)
                     del frames
@@ -168,9 +166,3 @@ def _next_match(plan: ReadRange, test: FrameTest, position: int) -> tuple[int, i
     if start == end == position:  # the log was truncated below the range
         raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
     return start, end
-
-
-def _load(found: LogSlice, plan: ReadRange) -> pa.Buffer:
-    if plan.columns is None and plan.test is None:
-        return found.load()
-    return found.load_projected(plan.columns, plan.test)

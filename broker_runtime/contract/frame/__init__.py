@@ -39,7 +39,7 @@ from broker_runtime.contract.frame.header import (
     stamp,
 )
 from broker_runtime.contract.frame.layout import HEADERS_TYPE
-from broker_runtime.contract.frame.projection import Projection, plan_projection, project
+from broker_runtime.contract.frame.projection import Projection, plan_projection
 from broker_runtime.contract.frame.verify import (
     AbortedRange,
     SoundFrame,
@@ -85,7 +85,6 @@ __all__ = [
     "parse_directory",
     "parse_header",
     "plan_projection",
-    "project",
     "sound_frame",
     "split_into_frames",
     "stamp",

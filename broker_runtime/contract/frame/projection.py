@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame.directory import Directory, padded, parse_directory
+from broker_runtime.contract.frame.directory import padded, parse_directory
 from broker_runtime.contract.frame.header import Buffer, FrameHeader, parse_checked_header, pruned_head
 
 
@@ -39,11 +39,7 @@ def plan_projection(head: Buffer, column_ids: Iterable[int]) -> Projection:
     """
     view = memoryview(head).cast("B")
     header = parse_checked_header(view)
-    return project(view, header, parse_directory(view, header), column_ids)
-
-
-def project(view: memoryview, header: FrameHeader, directory: Directory, column_ids: Iterable[int]) -> Projection:
-    """As `plan_projection`, of a head that was parsed already."""
+    directory = parse_directory(view, header)
     start = header.head_bytes
     wanted = frozenset(column_ids)
     bits = bytearray(padded((header.chunk_count + 7) // 8))

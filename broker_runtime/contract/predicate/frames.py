@@ -133,6 +133,23 @@ def bounds_of(known: ColumnStatistics, record_count: int) -> Bounds:
     )
 
 
+def common_bounds(one: Bounds, other: Bounds) -> Bounds:
+    """What holds in both of two frames."""
+    if not (one.has_others and other.has_others):
+        some = one if one.has_others else other
+        least, most = some.least, some.most
+    else:
+        least = None if one.least is None or other.least is None else min(one.least, other.least)
+        most = None if one.most is None or other.most is None else max(one.most, other.most)
+    return Bounds(
+        least,
+        most,
+        has_nulls=one.has_nulls or other.has_nulls,
+        has_others=one.has_others or other.has_others,
+        has_nan=one.has_nan or other.has_nan,
+    )
+
+
 class _Answers(NamedTuple):
     """What a step can be for some row."""
 
@@ -186,11 +203,6 @@ class FrameTest:
                 answers = _of_column(step, value, bounds.get(key, UNKNOWN_BOUNDS))
             results.append(answers)
         return results[0].true
-
-
-def keeps_frame(test: FrameTest, header: FrameHeader, directory: Directory, partition: int) -> bool:
-    """Whether a row of a frame of ``partition`` can match."""
-    return test.may_match(bounds_in_frame(test.keys, header, directory, partition))
 
 
 def bounds_in_frame(

@@ -6,7 +6,7 @@ import struct
 import types
 import typing
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,7 @@ from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import Opening, decode_action, encode_action, message_of
 from broker_runtime.contract.frame.header import MAX_CHUNKS
+from broker_runtime.contract.predicate.frames import MOST_STEPS, Step
 from broker_runtime.contract.requests import (
     MOST_COLUMN_IDS,
     MOST_COLUMNS,
@@ -34,7 +35,7 @@ RECEIVED = sorted(
 _LARGEST_REQUEST_BYTES = 5 << 20
 _LARGEST_ENTRIES = {
     requests.CommittedOffset: {"metadata": ""},  # our clients send none
-    streams.FetchPartition: {"columns": None},
+    streams.FetchPartition: {"columns": None, "predicate": 1},
 }
 
 
@@ -146,6 +147,8 @@ def test_request_whose_lists_are_full_is_no_larger_than_allowed(kind: type[Reque
     bytes.
     """
     fields = {name: _largest(hint) for name, hint in _hints(kind).items() if list(lists_of(hint))}
+    if kind is streams.FetchRequest:  # all predicates together have no more steps than that
+        fields["predicates"] = ((_largest(Step),) * MOST_STEPS,) * (streams.MOST_STEPS_IN_ALL // MOST_STEPS)
     if not fields:
         return
     small = {
@@ -181,6 +184,8 @@ def _largest(hint: Any, meta: msgspec.Meta | None = None) -> Any:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         given = _LARGEST_ENTRIES.get(hint, {})
         return hint(**{name: given[name] if name in given else _largest(of) for name, of in _hints(hint).items()})
+    if origin is Literal:
+        return max(inside, key=len)
     if hint is int:
         return int(meta.le) if meta is not None and meta.le is not None else 0
     if hint is bytes:

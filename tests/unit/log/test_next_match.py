@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -10,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import parse_directory, parse_header
 from broker_runtime.contract.predicate import parse_predicate
-from broker_runtime.contract.predicate.frames import METADATA_IDS, FrameTest, frame_test
+from broker_runtime.contract.predicate.frames import (
+    METADATA_IDS,
+    UNKNOWN_BOUNDS,
+    Bounds,
+    FrameTest,
+    Step,
+    bounds_in_frame,
+    frame_test,
+)
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.frame_heads import FrameHeads
@@ -60,17 +68,86 @@ def test_search_ends_where_it_may_read_and_where_it_was_asked_to() -> None:
     assert log.next_match(0, late, max_bytes=1 << 20, upto=20, stop=20, limit_s=-1.0) == (2, 2)  # one head at least
 
 
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(1, 20_000), st.randoms())
-@settings(max_examples=60)
-def test_runs_hold_every_matching_frame_and_no_other(wanted: list[int], max_bytes: int, rng: random.Random) -> None:
-    """As if each frame were looked at alone, from any offset, whatever is known already."""
+_SEARCHES = st.lists(
+    st.tuples(
+        st.sampled_from(["offset", "timestamp", "both", "either"]),
+        st.integers(0, 41),
+        st.integers(0, 41),
+        st.integers(0, 83),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.lists(st.integers(0, 40), min_size=42, max_size=42), _SEARCHES, st.sampled_from([1, 3_000, 1 << 20]))
+@settings(max_examples=150)
+def test_runs_hold_every_matching_frame_and_no_other(
+    seconds: list[int], searches: list[tuple[str, int, int, int]], max_bytes: int
+) -> None:
+    """S8: as if each frame were looked at alone, from any offset, whatever earlier searches have left behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker_runtime.log.frame_heads.RUN_BYTES", 2_000)  # some five frames
+        log = open_log(open_directory())
+        for second in seconds:
+            append(log, frame(2, timestamps=second * 1000), now_ms=50_000, commit=False)
+        for kind, number, second, start in searches:
+            by_offset, by_time = (
+                f"_metadata.offset >= {2 * number}",
+                f"_metadata.timestamp = '1970-01-01 00:00:{second:02}Z'",
+            )
+            text = {"offset": by_offset, "timestamp": by_time, "both": f"{by_offset} AND {by_time}"}.get(
+                kind, f"{by_offset} OR {by_time}"
+            )
+            covered = {
+                offset // 2
+                for first, last in runs(log, text, start=start, max_bytes=max_bytes)
+                for offset in range(first, last)
+            }
+            tests = [(index >= number, each == second) for index, each in enumerate(seconds)]
+            matching = {
+                index
+                for index, (late, on_time) in enumerate(tests)
+                if {"offset": late, "timestamp": on_time, "both": late and on_time}.get(kind, late or on_time)
+            }
+            assert covered == {index for index in matching if index >= start // 2}
+
+
+def test_search_passes_over_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was searched once costs a look per run, and its frames are not looked at."""
+    monkeypatch.setattr("broker_runtime.log.frame_heads.RUN_BYTES", 2_000)
     log = open_log(open_directory())
-    fill(log, 21, rows=3, size=400)
-    text = f"_metadata.offset IN ({', '.join(str(3 * number + 1) for number in wanted)})"
-    for start in rng.sample(range(63), 3):
-        found = runs(log, text, start=start, max_bytes=max_bytes)
-        covered = {offset // 3 for first, last in found for offset in range(first, last)}
-        assert covered == {number for number in wanted if number >= start // 3}
+    fill(log, 40, rows=2)
+    assert runs(log, "_metadata.offset > 99") == []
+    looked: list[int] = []
+    may_match = FrameTest.may_match
+    monkeypatch.setattr(FrameTest, "may_match", lambda test, bounds: looked.append(1) or may_match(test, bounds))  # type: ignore[func-returns-value]
+    assert runs(log, "_metadata.offset > 98") == []
+    assert len(looked) < 20
+    assert runs(log, "_metadata.offset = 51") == [(50, 52)]
+
+
+def test_run_claims_nothing_that_only_some_of_its_frames_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search looked at the times of the run's end, the next one at the offsets of all its frames."""
+    monkeypatch.setattr("broker_runtime.log.frame_heads.RUN_BYTES", 2_000)
+    log = open_log(open_directory())
+    for second in (7, 1, 1, 1, 1, 1, 1, 1):
+        append(log, frame(2, timestamps=second * 1000), now_ms=50_000)
+    at_one, at_seven = (f"_metadata.timestamp = '1970-01-01 00:00:0{second}Z'" for second in (2, 7))
+    assert runs(log, at_one, start=2) == []
+    assert runs(log, "_metadata.offset > 99") == []
+    assert runs(log, at_seven) == [(0, 2)]
+
+
+def test_search_never_passes_what_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not committed may be replaced by other records."""
+    monkeypatch.setattr("broker_runtime.log.frame_heads.RUN_BYTES", 2_000)
+    log = open_log(open_directory())
+    fill(log, 20, rows=2)
+    assert runs(log, "_metadata.offset > 99") == []
+    for upto in range(1, 41):
+        found = log.next_match(0, where("_metadata.offset > 99"), max_bytes=1, upto=upto, stop=40)
+        assert found == (upto // 2 * 2, upto // 2 * 2)
 
 
 def test_heads_are_read_once_for_each_thing_that_is_asked_of_them() -> None:
@@ -116,7 +193,19 @@ def test_damaged_head_is_left_to_the_reader() -> None:
     flip(files, segment_path(0), 2 * len(frame(2)) + 70)
     assert log.next_match(0, where("_metadata.offset > 99"), max_bytes=1 << 20, upto=10, stop=10)[0] == 4
     with pytest.raises(CorruptRecordError), log.read(4, max_bytes=1 << 20, upto=10) as found:  # type: ignore[union-attr]
-        found.load_projected([], where("_metadata.offset > 99"))
+        found.load()
+
+
+def test_statistics_that_cannot_be_read_say_nothing() -> None:
+    """S8: damaged or missing statistics keep a frame. The checksum holds: a producer wrote them so."""
+    sound = frame(40)
+    header = parse_header(sound)
+    directory = parse_directory(memoryview(sound), header)
+    test = FrameTest([Step(what="null", column=1)])
+    key = (1, 0, 0)
+    assert bounds_in_frame(test.keys, header, directory, 0) == {key: Bounds(has_nulls=False, has_nan=False)}
+    broken = directory._replace(data=memoryview(b"\xff" * len(directory.data)))
+    assert bounds_in_frame(test.keys, header, broken, 0) == {key: UNKNOWN_BOUNDS}
 
 
 def test_few_heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,8 @@ import pytest
 from frame_samples import pruned_answer
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame import (
-    encode_frame,
-    iter_frames,
-    parse_directory,
-    parse_header,
-    stamp,
-    verify_frame,
-)
+from broker_runtime.contract.frame import encode_frame, iter_frames, stamp, verify_frame
 from broker_runtime.contract.frame.header import STAMP_BYTES
-from broker_runtime.contract.predicate import parse_predicate
-from broker_runtime.contract.predicate.frames import METADATA_IDS, FrameTest, Step, frame_test, keeps_frame
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.open_files import OpenFiles
@@ -163,55 +154,3 @@ def test_frame_at_the_wrong_place_is_damage() -> None:
     content = frame(0, 10, 10, 10, 10) + frame(5, 10, 10, 10, 10)
     with pytest.raises(CorruptRecordError):
         read(content, 0)
-
-
-# --- frames in which no row can match ---------------------------------------------------------------------------------
-
-
-def offsets_below(limit: int) -> FrameTest:
-    where = parse_predicate(f"_metadata.offset < {limit}", {})
-    return FrameTest(frame_test(where, METADATA_IDS.get))
-
-
-def searched(content: bytes, test: FrameTest, *columns: int, whole: bool = False) -> tuple[bytes, list[int], int]:
-    """The answer, the first offsets of its frames, and how many bytes were read."""
-    files = CountingFiles()
-    files.make_directory(ROOT)
-    with OpenFiles(files).hold(PATH, create=True) as held:
-        files.write(held.descriptor, [content], 0)
-        reading = ProjectedRead(files, held, None if whole else columns, test, 3)
-        answer = reading.load(0, len(content), 0)
-    return answer.to_pybytes(), reading.kept, sum(size for _, size in files.reads)
-
-
-@pytest.mark.parametrize("size", [9, 300, 90_000])
-def test_frames_that_cannot_match_are_left_out_whatever_their_size(size: int) -> None:
-    """S8: with projection or without; of large ones only the heads are read."""
-    frames = [frame(number, size, size, size, size) for number in range(9)]
-    content = b"".join(frames)
-    answer, kept, _ = searched(content, offsets_below(2), 1)
-    assert answer == pruned(b"".join(frames[:2]), 1)
-    assert kept == [0, 1]
-    answer, kept, _ = searched(content, offsets_below(2), whole=True)
-    assert answer == b"".join(frames[:2])
-    answer, kept, read_bytes = searched(content, offsets_below(0), whole=True)
-    assert (answer, kept) == (b"", [])
-    assert read_bytes <= WINDOW_BYTES + 8 * (8 << 10)
-
-
-def test_frame_is_kept_where_its_statistics_are_out_of_bounds() -> None:
-    """S8: damaged or missing statistics keep a frame. The checksum holds: a producer wrote them so."""
-    sound = parse_directory(memoryview(frame(0, 9, 9, 9, 9)), parse_header(frame(0, 9, 9, 9, 9)))
-    broken = sound._replace(data=memoryview(b"\xff" * len(sound.data)))
-    test = FrameTest([Step(what="null", column=0)])
-    header = parse_header(frame(0, 9, 9, 9, 9))
-    assert not keeps_frame(test, header, sound, 0)
-    assert keeps_frame(test, header, broken, 0)
-
-
-def test_damaged_head_is_an_error_though_the_frame_might_be_left_out() -> None:
-    """Nothing is believed of a head whose checksum does not hold."""
-    content = bytearray(b"".join(frame(number, 300, 300, 300, 300) for number in range(3)))
-    content[len(content) // 3 + 140] ^= 1
-    with pytest.raises(CorruptRecordError, match="offset 1"):
-        searched(bytes(content), offsets_below(1), 1)

@@ -22,6 +22,7 @@ from broker_runtime.contract.predicate.frames import (
     FrameTest,
     Key,
     bounds_of,
+    common_bounds,
     frame_test,
 )
 from broker_runtime.contract.predicate.spans import Span, span_of
@@ -318,6 +319,10 @@ def test_generated_predicates_answer_as_plain_python_and_statistics_never_lose_a
         found = [row[name] for row, is_match in pairs if is_match and row[name] is not None]
         assert least is None or all(value >= least for value in found)
         assert most is None or all(value <= most for value in found)
+    halves = [[array.slice(start, 3) for array in arrays.values()] for start in (0, 3)]
+    known = [{key: _bounds(key, column_statistics(half[key[0]]), len(half[0])) for key in test.keys} for half in halves]
+    if any(map(test.may_match, known)):
+        assert test.may_match({key: common_bounds(known[0][key], known[1][key]) for key in test.keys})
     if any(expected):
         assert test.may_match({key: _bounds(key, statistics[key[0]], len(rows)) for key in test.keys})
         assert test.may_match({})
@@ -369,6 +374,14 @@ def test_frames_are_left_out_where_no_row_can_match(text: str, bounds: Bounds, k
 def _bounds(key: Key, known: ColumnStatistics, rows: int) -> Bounds:
     assert key[1:] in ((0, 0), (known.kind, known.scale))  # of steps that compare nothing, or of the column's type
     return bounds_of(known, rows)
+
+
+def test_common_bounds_are_as_narrow_as_both_allow() -> None:
+    """A frame without values says nothing against the bounds of the other."""
+    nulls, values = Bounds(has_others=False, has_nan=False), Bounds(1, 2, has_nulls=False, has_nan=False)
+    assert common_bounds(nulls, values) == common_bounds(values, nulls) == Bounds(1, 2, has_nan=False)
+    assert common_bounds(values, Bounds(0, 1)) == Bounds(0, 2)
+    assert common_bounds(values, UNKNOWN_BOUNDS) == UNKNOWN_BOUNDS
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Found:
         self.loaded.append("all")
         return pa.py_buffer(b"all")
 
-    def load_projected(self, columns: Any, test: Any = None) -> pa.Buffer:
+    def load_projected(self, columns: Any) -> pa.Buffer:
         self.loaded.append(columns)
         return pa.py_buffer(b"some")
 

@@ -248,9 +248,9 @@ def test_fetch_says_how_far_it_looked_where_nothing_can_match() -> None:
     hosted = Hosted(segment_bytes=2_000)
     for number in range(20):
         hosted.append(b"%d" % number)
-    found = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 17"),), max_bytes=700)
+    found = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 17"),))
     (answer,) = found.response.partitions
-    assert (answer.row, answer.next_offset > 17) == (0, True)
+    assert (answer.row, answer.next_offset) == (0, 18)
     assert [header.base_offset for header, _ in iter_frames(found.cells[0])] == [17]
     nothing = _fetch(hosted, _want(predicate=0), predicates=(_where("_metadata.offset = 99"),), max_bytes=700)
     (answer,) = nothing.response.partitions
@@ -278,8 +278,8 @@ def test_read_with_a_predicate_is_silent_about_what_cannot_match(monkeypatch: py
         hosted.append(b"%d" % number)
     service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
 
-    def pieces(where: str) -> list[tuple[int, list[int]]]:
-        request = ReadRequest(topic="t", partition=0, start=0, batch_bytes=175, where=_where(where))
+    def pieces(where: str, **fields: int) -> list[tuple[int, list[int]]]:
+        request = ReadRequest(topic="t", partition=0, start=0, batch_bytes=1000, where=_where(where), **fields)  # type: ignore[arg-type]
         return [
             (response.next_offset, [] if frames is None else [header.base_offset for header, _ in iter_frames(frames)])
             for response, frames in service.pieces(CLIENT, service.plan(CLIENT, request))
@@ -287,9 +287,13 @@ def test_read_with_a_predicate_is_silent_about_what_cannot_match(monkeypatch: py
 
     assert pieces("_metadata.offset = 99") == [(20, [])]
     assert pieces("_metadata.offset IN (3, 17)") == [(4, [3]), (18, [17]), (20, [])]
+    assert pieces("_metadata.offset IN (3, 17)", end=10) == [(4, [3]), (10, [])]
+    assert pieces("_metadata.offset IN (3, 17)", end=4) == [(4, [3])]
+    hosted.append(b"20", b"21", b"22")
+    assert pieces("_metadata.offset = 99", end=21) == [(21, [])]  # within a frame
     monkeypatch.setattr("broker_runtime.services.read.HEARTBEAT_INTERVAL_S", -1.0)
     assert len(pieces("_metadata.offset = 99")) > 5
-    assert pieces("_metadata.offset = 99")[-1] == (20, [])
+    assert pieces("_metadata.offset = 99")[-1] == (23, [])
 
 
 def test_predicate_that_is_none_is_refused() -> None:
