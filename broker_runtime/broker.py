@@ -38,7 +38,7 @@ from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.peers import Peers, port_refuses
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
-from broker_runtime.log.ownership import require_apart
+from broker_runtime.log.identity import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.membership.disk_work import DiskWorker

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from pyspark_log.client.producer.producer import Producer
     from pyspark_log.client.reading.read import read
     from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
+    from pyspark_log.spark.load import load
     from pyspark_log.spark.offsets_behind import OffsetsBehind, offsets_behind
+    from pyspark_log.spark.query_metrics import QueryMetrics
     from pyspark_log.spark.sink import write_once
     from pyspark_log.spark.source import DefaultSource
 
@@ -45,7 +47,7 @@ __all__ = [
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
     "OpenTransactionDescription", "TransactionListing",
     "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind",
-    "errors", "DefaultSource", "register", "write_once",
+    "errors", "DefaultSource", "register", "load", "write_once", "QueryMetrics",
 ]  # fmt: skip
 
 _MODEL = "broker_runtime.contract.model"
@@ -76,6 +78,8 @@ _HOME = {
     "OffsetsBehind": _BEHIND,
     "offsets_behind": _BEHIND,
     "DefaultSource": "pyspark_log.spark.source",
+    "load": "pyspark_log.spark.load",
+    "QueryMetrics": "pyspark_log.spark.query_metrics",
     "write_once": "pyspark_log.spark.sink",
 }
 

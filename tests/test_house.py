@@ -21,6 +21,7 @@ _SERVICE = "a service is a file"
 _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
     "broker_runtime.contract.schema.history": _FACADE,
+    "broker_runtime.contract.predicate.spans": _PURE,
     "broker_runtime.controller.preferred": _PURE,
     "broker_runtime.periodic": "knows nothing of brokers",
     "broker_runtime.services.configs": _SERVICE,

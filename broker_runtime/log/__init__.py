@@ -3,8 +3,8 @@
     files, faulty_files     the seam to the disk: the real one, and one in memory that fails and loses on demand
     watched_files           the real one, and how long each call on it takes
     open_files              a bounded cache of open files; readers hold what they read
-    checkpoint, identity    small checked files: offsets per partition; whose log a directory is
-    ownership               one process to a data directory
+    checkpoint              a small checked file: offsets per partition
+    identity                whose a directory is: log, disk, broker, process
     partition_files         which files a log's directory has
     scan                    from frame to frame through a segment's file, whole or damaged
     indexes                 offset, time and transaction index of a segment
@@ -15,6 +15,7 @@
     appending               whether frames may be appended, and how they are stamped
     log_state               a log's inner state under its lock, and what changes it besides appends
     partition_log           the log: append, flush, read, truncate, retain
+    frame_heads             what heads of frames say of their columns, kept for reads with a predicate
     reading                 frames found by a read, verified and loaded
     group_commit            one fdatasync for all who wait
     retention               which segments are deleted by age and size, and how far the clock is believed

@@ -55,10 +55,18 @@ from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
 from broker_runtime.log.frame_heads import FrameHeads
-from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity, DiskIdentity, PartitionIdentity
+from broker_runtime.log.identity import (
+    DISK_NAME,
+    LOCK_NAME,
+    META_NAME,
+    DirectoryIdentity,
+    DiskIdentity,
+    PartitionIdentity,
+    claim_directory,
+    lock_directory,
+)
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.ownership import LOCK_NAME, claim_directory, lock_directory
 from broker_runtime.log.partition_files import UNFLUSHED_NAME, PartitionFiles
 from broker_runtime.log.partition_log import PartitionLog
 from broker_runtime.log.recovery import StartState

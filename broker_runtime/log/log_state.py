@@ -6,22 +6,19 @@ Rule: one lock per log. Every use goes through `using`, which loads the log the 
 good when an `OSError` is raised inside. `PartitionLog` is built on it, and so are the functions below, which change it.
 No other module changes it.
 
-    follower's append   Appends the leader's bytes, unchanged. Nothing is written unless it continues the log: by offset
-                        and by leader epoch, and no record is of a newer epoch than the leader's own.
-    shorter             Truncation at the end; deletion of records and retention at the start. The checkpoints are
-                        durable before a file is removed, so that a crash between the two leaves nothing that looks
-                        like damage. Readers keep the files they hold.
+    follower's append   The leader's bytes, unchanged; only what continues the log, by offset and by leader epoch, and of
+                        no newer epoch than the leader's own.
+    shorter             Truncation at the end; deletion and retention at the start. Checkpoints are durable before a
+                        file is removed, so that no crash leaves what looks like damage. Readers keep their files.
     flush mode          Whether an acknowledgement waits for the device. A log that does not wait has a mark beside it,
                         the file ``unflushed`` (`Mark`), which is durable before the first acknowledgement that does not
                         wait, and is removed only after everything was flushed. So a broker that comes back after a
                         power loss goes by what its log was, whatever the topic's setting is by then.
-    restart             Makes the log empty, at an offset that may be anywhere. The intention comes first:
-                        ``restart-offset``, a checkpoint file with one number. It is durable before any file is removed,
-                        and is removed itself only when all else is durable. A load that finds it carries it out. So a
-                        crash leaves the old log or the new one, and nothing in between.
-    damage              What one read found may be a stale position, or a file that was replaced meanwhile. The log
-                        counts as damaged only if its present segment fails when it is read again from its beginning,
-                        checksums included.
+    restart             Makes the log empty, at an offset that may be anywhere. The intention comes first, durably:
+                        ``restart-offset``, a checkpoint file with one number, which is removed when all else is done.
+                        A load that finds it carries it out. So a crash leaves the old log or the new one.
+    damage              What one read found may be a stale position, or a file that was replaced meanwhile. Damaged is
+                        a log whose present segment fails when it is read again from its beginning, with checksums.
 """
 
 from __future__ import annotations

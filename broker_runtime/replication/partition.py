@@ -42,7 +42,6 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import SoundFrame, TransactionBegin
-from broker_runtime.contract.predicate.frames import FrameTest
 from broker_runtime.contract.waiting import Deadline, Signal
 from broker_runtime.log import AppendResult, LogExtent, LogSlice, Outcomes, PartitionLog
 from broker_runtime.replication.appends import Disk, LatestOffsets, PendingAppend
@@ -448,10 +447,9 @@ class Partition:
         leader_epoch: int = -1,
         at_least_one: bool = True,
         is_committed: bool = True,
-        upto: int | None = None,
     ) -> LogSlice | None:
         """Frames from the one that holds ``offset`` on, all below the last stable offset, or without ``is_committed``
-        below the high watermark, and below ``upto``; None: there are none yet.
+        below the high watermark; None: there are none yet.
 
         The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or
         above its end, `LogStorageError` where the log is offline. An offset between the high watermark and the
@@ -461,28 +459,7 @@ class Partition:
         end = self.last_stable_offset if is_committed else self.high_watermark
         if offset == end:  # most reads of most consumers end here, without a look into the log's index
             return None
-        end = end if upto is None else min(end, upto)
         return self.log.read(offset, max_bytes=max_bytes, upto=end, at_least_one=at_least_one)
-
-    def next_match(
-        self,
-        offset: int,
-        test: FrameTest,
-        *,
-        max_bytes: int,
-        leader_epoch: int = -1,
-        is_committed: bool = True,
-        stop: int | None = None,
-        limit_s: float | None = None,
-    ) -> tuple[int, int]:
-        """Of what `read` may return, the next frames in which a row can match; see `PartitionLog.next_match`."""
-        self.require_leader(leader_epoch)
-        end = self.last_stable_offset if is_committed else self.high_watermark
-        if offset == end:
-            return offset, offset
-        return self.log.next_match(
-            offset, test, max_bytes=max_bytes, upto=end, stop=end if stop is None else stop, limit_s=limit_s
-        )
 
     # --- followers of this leader ---
 

@@ -70,27 +70,25 @@ def read_for_consumer(
     if room_bytes <= 0 and not is_first:
         partition.require_leader(wanted.leader_epoch)
         return
-    offset, upto = wanted.offset, None
-    if read.test is not None:
-        offset, upto = partition.next_match(
-            offset,
+    if read.test is None:
+        found = partition.read(
+            wanted.offset,
+            max_bytes=room_bytes,
+            leader_epoch=wanted.leader_epoch,
+            at_least_one=is_first,
+            is_committed=is_committed,
+        )
+    else:
+        read.searched_to, found = find_matching(
+            partition,
+            wanted.offset,
             read.test,
             max_bytes=room_bytes,
             leader_epoch=wanted.leader_epoch,
+            at_least_one=is_first,
             is_committed=is_committed,
             limit_s=None if search is None else search.remaining_s(),
         )
-        read.searched_to = offset
-        if offset == upto:
-            return
-    found = partition.read(
-        offset,
-        max_bytes=room_bytes,
-        leader_epoch=wanted.leader_epoch,
-        at_least_one=is_first,
-        is_committed=is_committed,
-        upto=upto,
-    )
     if found is not None and is_committed:
         try:
             read.aborted = partition.log.aborted_transactions(found.start_offset, found.next_offset)
@@ -98,6 +96,32 @@ def read_for_consumer(
             found.close()
             raise
     read.found = found
+
+
+def find_matching(
+    partition: Partition,
+    offset: int,
+    test: FrameTest,
+    *,
+    max_bytes: int,
+    leader_epoch: int,
+    is_committed: bool,
+    at_least_one: bool = True,
+    stop: int | None = None,
+    limit_s: float | None = None,
+) -> tuple[int, LogSlice | None]:
+    """Of what `Partition.read` may return, the next frames in which a row can match, and where they begin; None: there
+    are none before that offset. See `PartitionLog.next_match`. Raises as `Partition.read`."""
+    partition.require_leader(leader_epoch)
+    end = partition.last_stable_offset if is_committed else partition.high_watermark
+    if offset == end:
+        return offset, None
+    start, upto = partition.log.next_match(
+        offset, test, max_bytes=max_bytes, upto=end, stop=end if stop is None else stop, limit_s=limit_s
+    )
+    if start == upto:
+        return start, None
+    return start, partition.log.read(start, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
 
 
 def read_for_follower(

@@ -20,10 +20,12 @@ from broker_runtime.contract.predicate.frames import FrameTest, prepared
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.contract.waiting import Deadline
+from broker_runtime.log import LogSlice
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.leadership_check import Denied, LeadershipCheck
+from broker_runtime.services.partition_read import find_matching
 
 _MAX_PIECE_BYTES = 16 << 20
 _MAX_BUDGET_WAIT_S = 20.0
@@ -110,23 +112,13 @@ class ReadService:
         if position == plan.end:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
-            upto = None
-            if plan.test is not None:
-                with plan.partition.refusing():
-                    position, upto = _next_match(plan, plan.test, position)
-                if position == upto and (position == plan.end or silence.expired):
+            with plan.partition.refusing():
+                before, (position, found) = position, self._find(plan, position)
+            if found is None and plan.test is not None and position > before:
+                if position == plan.end or silence.expired:
                     yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
                     silence = Deadline(HEARTBEAT_INTERVAL_S)
-                if position == upto:
-                    continue
-            with plan.partition.refusing():
-                found = plan.partition.read(
-                    position,
-                    max_bytes=plan.piece_bytes,
-                    leader_epoch=plan.leader_epoch,
-                    is_committed=plan.is_committed,
-                    upto=upto,
-                )
+                continue
             if found is None:  # the log was truncated below the range
                 raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
             with found:
@@ -149,20 +141,24 @@ class ReadService:
                 finally:
                     self._budget.release(size_bytes)
 
-
-def _next_match(plan: ReadRange, test: FrameTest, position: int) -> tuple[int, int]:
-    """The next frames of the range in which a row can match; two equal offsets: there are none before that offset."""
-    start, end = plan.partition.next_match(
-        position,
-        test,
-        max_bytes=plan.piece_bytes,
-        leader_epoch=plan.leader_epoch,
-        is_committed=plan.is_committed,
-        stop=plan.end,
-        limit_s=HEARTBEAT_INTERVAL_S,
-    )
-    if start >= plan.end:
-        return plan.end, plan.end
-    if start == end == position:  # the log was truncated below the range
-        raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
-    return start, end
+    def _find(self, plan: ReadRange, position: int) -> tuple[int, LogSlice | None]:
+        """The next frames of the range, and where they begin; None: there are none before that offset."""
+        if plan.test is None:
+            return position, plan.partition.read(
+                position, max_bytes=plan.piece_bytes, leader_epoch=plan.leader_epoch, is_committed=plan.is_committed
+            )
+        position, found = find_matching(
+            plan.partition,
+            position,
+            plan.test,
+            max_bytes=plan.piece_bytes,
+            leader_epoch=plan.leader_epoch,
+            is_committed=plan.is_committed,
+            stop=plan.end,
+            limit_s=HEARTBEAT_INTERVAL_S,
+        )
+        if position < plan.end:
+            return position, found
+        if found is not None:
+            found.close()
+        return plan.end, None

@@ -8,9 +8,12 @@
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
     range_reading   an input partition's ranges as Arrow batches (on the executors)
     stream_reader   spark.readStream: Spark's questions, translated; how often an idle query asks the brokers
+    plain_errors    what Spark shows of an error begins with our one line
+    load            topics as a DataFrame in one line, with a predicate as a Column
     query_offsets   where a streaming query is, how far its next micro-batch goes, what is lost
     progress        a query's progress as its group's committed offsets
     query_member    a query as the one member of its group
+    query_metrics   a listener that publishes lag and rates as metrics
     offsets_behind  how far a query is behind, from the progress that Spark reports (pure)
     sink_columns    which column of a DataFrame becomes which part of a record (pure)
     sink            df.write and df.writeStream

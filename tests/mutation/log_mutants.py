@@ -229,7 +229,7 @@ LOG: Final = (
     ),
     Mutant(
         name="data_directory_of_another_broker_is_used",
-        file="broker_runtime/log/ownership.py",
+        file="broker_runtime/log/identity.py",
         old="    if found != wanted:\n",
         new="    if found.cluster_id != wanted.cluster_id:\n",
         breaks="A broker never uses the data directory of another.",

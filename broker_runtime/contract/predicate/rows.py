@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ import pyarrow.types as pt
 
 from broker_runtime.contract.predicate.tree import (
     And,
-    Column,
     Compare,
     Constant,
     IsNull,
@@ -64,15 +64,15 @@ def _answers(node: Node, column: Callable[[str], pa.Array], rows: int) -> pa.Arr
 
 def _compared(node: Compare, values: pa.Array) -> pa.Array:
     if not isinstance(node.value, float):
-        return _COMPARE[node.op](values, _scalar(node.column, node.value))
+        return _COMPARE[node.op](values, _scalar(node.column.type, node.value))
     values = values.cast(pa.float64())  # without loss
     answers = _COMPARE[node.op](values, pa.scalar(node.value, pa.float64()))
     # NaN is larger than all numbers, and no literal.
     return pc.or_kleene(answers, pc.is_nan(values)) if node.op in (">", ">=") else answers
 
 
-def _scalar(column: Column, value: bool | int | bytes) -> pa.Scalar:
-    kind = column.type
+@lru_cache(maxsize=1024)
+def _scalar(kind: pa.DataType, value: bool | int | bytes) -> pa.Scalar:
     if isinstance(value, bytes):
         return pa.scalar(value.decode() if pt.is_string(kind) else value, kind)
     if pt.is_decimal(kind):

@@ -22,8 +22,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import RealFiles
-from broker_runtime.log.identity import META_NAME, PartitionIdentity
-from broker_runtime.log.ownership import require_apart
+from broker_runtime.log.identity import META_NAME, PartitionIdentity, require_apart
 from tests.unit.log.log_samples import (
     ROOT,
     SMALL,

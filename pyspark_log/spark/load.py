@@ -1,0 +1,230 @@
+"""`load`: topics as a DataFrame in one line, with a predicate as a Column of Spark.
+
+Rule: faster, never wrong. What of the Column can be said in the words of the option ``where`` goes to the brokers; and
+Spark applies the whole of it in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from broker_runtime.contract.errors import InvalidPredicateError
+from pyspark_log.client.reading.rows import METADATA
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_COMPARISONS = {"=": "=", "==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>", "!=": "<>", "<>": "<>"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def load(
+    spark: Any,
+    *topics: str,
+    where: Column | str | None = None,
+    columns: Sequence[str] | None = None,
+    streaming: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The records of ``topics`` as a DataFrame, which is a stream with ``streaming``.
+
+    ``where``: the option of that name, as text; or a Column of Spark (``F.col("delay") > 15``), of which the brokers
+    are told what they understand, and which Spark applies as well. ``columns``: only these, in this order. ``options``:
+    all others, as for ``spark.read.format("pylog")``; with them topics may be chosen as well.
+
+    Raises as ``load()`` does.
+    """
+    given = dict(options or {})
+    if topics:
+        given["subscribe"] = ",".join(topics)
+
+    def frame_of(**more: str | None) -> DataFrame:
+        reader = (spark.readStream if streaming else spark.read).format("pylog")
+        for name, value in {**given, **more}.items():
+            if value is not None:
+                reader = reader.option(name, value)
+        frame: DataFrame = reader.load()
+        return frame
+
+    chosen = None if columns is None else ",".join(columns)
+    if where is None or isinstance(where, str):
+        return frame_of(where=where, columns=chosen)
+    rendered = _Rendered.of(where)
+    names = rendered.names
+    is_hidden = any(name.split(".")[0].strip("`").lower() == METADATA for name in names) or not rendered.knows_names
+    asked: dict[str, str | None] = {"includeMetadata": "true"} if is_hidden else {}
+    if columns is not None and rendered.knows_names and not any("." in name for name in names if not is_hidden):
+        own = [name.strip("`") for name in names if not name.lower().startswith((METADATA, f"`{METADATA}"))]
+        asked["columns"] = ",".join(dict.fromkeys([*columns, *own]))
+    try:
+        frame = frame_of(where=rendered.text, **asked)
+    except PySparkException as error:
+        if rendered.text is None or InvalidPredicateError.code not in str(error):
+            raise
+        frame = frame_of(**asked)  # it compares what Spark converts and pylog does not
+    frame = frame.where(where)
+    if columns is not None:
+        return frame.select(*columns)
+    had_metadata = str(given.get("includeMetadata", "false")).lower() == "true"
+    return frame.drop(METADATA) if is_hidden and not had_metadata else frame
+
+
+class _Rendered:
+    """A Column as the text of a predicate; ``text`` None: it cannot be said. ``names``: of the columns in it."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.names: list[str] = []
+        self.knows_names = True
+
+    @classmethod
+    def of(cls, column: Any) -> _Rendered:
+        made = cls()
+        node = column._jc.node() if hasattr(column, "_jc") else column._expr
+        made.text = made._text(_Classic(node) if hasattr(column, "_jc") else _Connect(node))
+        return made
+
+    def _text(self, node: _Classic | _Connect) -> str | None:
+        kind = node.kind
+        if kind == "sql":
+            self.knows_names = False
+            return f"({node.sql})"
+        if kind == "name":
+            self.names.append(node.name)
+            return node.name
+        if kind == "value":
+            return node.value
+        if kind != "function":
+            self.knows_names = False
+            return None
+        # All parts are looked at, so that all names are known.
+        parts = [self._text(part) for part in node.arguments]
+        return None if any(part is None for part in parts) else _call(node.function, [part or "" for part in parts])
+
+
+def _call(function: str, parts: list[str]) -> str | None:
+    name = function.lower()
+    if name in ("and", "or") and len(parts) == 2:
+        return f"({parts[0]} {name.upper()} {parts[1]})"
+    if name in ("not", "!") and len(parts) == 1:
+        return f"(NOT {parts[0]})"
+    if name in _COMPARISONS and len(parts) == 2:
+        return f"({parts[0]} {_COMPARISONS[name]} {parts[1]})"
+    if name == "in" and len(parts) > 1:
+        return f"({parts[0]} IN ({', '.join(parts[1:])}))"
+    if name in ("isnull", "isnotnull") and len(parts) == 1:
+        return f"({parts[0]} IS {'NOT ' if name == 'isnotnull' else ''}NULL)"
+    if name == "like" and len(parts) == 2:
+        return f"({parts[0]} LIKE {parts[1]})"
+    if name == "startswith" and len(parts) == 2 and parts[1].startswith("'") and not set("%_\\") & set(parts[1]):
+        return f"({parts[0]} LIKE {parts[1][:-1]}%')"
+    return None
+
+
+class _Classic:
+    """A node of a Column in the driver's JVM."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.kind = {
+            "UnresolvedFunction": "function", "UnresolvedAttribute": "name", "Literal": "value", "SqlExpression": "sql"
+        }.get(node.getClass().getSimpleName(), "other")  # fmt: skip
+
+    @property
+    def function(self) -> str:
+        return str(self._node.functionName())
+
+    @property
+    def arguments(self) -> list[_Classic]:
+        found = self._node.arguments()
+        return [_Classic(found.apply(index)) for index in range(found.size())]
+
+    @property
+    def name(self) -> str:
+        parts = self._node.nameParts()
+        return ".".join(_quoted_name(str(parts.apply(index))) for index in range(parts.size()))
+
+    @property
+    def sql(self) -> str:
+        return str(self._node.expression())
+
+    @property
+    def value(self) -> str | None:
+        value = self._node.value()
+        if not hasattr(value, "getClass"):
+            return _literal(value)
+        text = str(value.toInstant().toString() if hasattr(value, "toInstant") else value.toString())
+        kind = {
+            "java.sql.Timestamp": "TIMESTAMP", "java.time.Instant": "TIMESTAMP", "java.sql.Date": "DATE",
+            "java.time.LocalDate": "DATE", "java.time.LocalDateTime": "TIMESTAMP_NTZ",
+        }.get(value.getClass().getName())  # fmt: skip
+        return None if kind is None else f"{kind} '{text.replace('T', ' ')}'"
+
+
+class _Connect:
+    """A node of a Column of Spark Connect."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.kind = {
+            "UnresolvedFunction": "function", "ColumnReference": "name", "LiteralExpression": "value",
+            "SQLExpression": "sql",
+        }.get(type(node).__name__, "other")  # fmt: skip
+
+    @property
+    def function(self) -> str:
+        return str(self._node._name)
+
+    @property
+    def arguments(self) -> list[_Connect]:
+        return [_Connect(argument) for argument in self._node._args]
+
+    @property
+    def name(self) -> str:
+        return str(self._node._unparsed_identifier)
+
+    @property
+    def sql(self) -> str:
+        return str(self._node._expr)
+
+    @property
+    def value(self) -> str | None:
+        value, kind = self._node._value, self._node._dataType.typeName()
+        if value is None or not isinstance(value, int) or kind not in ("date", "timestamp", "timestamp_ntz"):
+            return _literal(value)
+        moment = _EPOCH + (timedelta(days=value) if kind == "date" else timedelta(microseconds=value))
+        if kind == "date":
+            return _literal(moment.date())
+        return _literal(moment if kind == "timestamp" else moment.replace(tzinfo=None))
+
+
+def _literal(value: Any) -> str | None:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value!r}D" if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return f"{value:f}" if value.is_finite() else None
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.isoformat(' ')}'" if value.tzinfo else f"TIMESTAMP_NTZ '{value.isoformat(' ')}'"
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, (bytes, bytearray)):
+        return f"X'{bytes(value).hex()}'"
+    return None
+
+
+def _quoted_name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

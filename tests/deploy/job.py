@@ -1,0 +1,73 @@
+"""A job that every way of deployment must run: reads and writes as a batch and as a stream, and prints what it saw.
+
+``argv[1]``: JSON with servers, topics, checkpoint; ``remote``: Spark Connect's address; ``register``: see README.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    builder = SparkSession.builder
+    spark = (builder.remote(given["remote"]) if "remote" in given else builder).getOrCreate()
+    if given.get("register"):
+        import pyspark_log
+
+        pyspark_log.register(spark)
+    options = {"pylog.bootstrap.servers": given["servers"], "startingOffsets": "earliest"}
+    source = {**options, "subscribe": given["source"], "coalesceRows": "0"}
+    frame = spark.read.format("pylog").options(**source).load()
+    result: dict[str, Any] = {
+        "counted": frame.count(),
+        "executors": len({row.pid for row in frame.select("partition").mapInArrow(parents, "pid long").collect()}),
+        "late": spark.read.format("pylog").options(**source, where="_metadata.offset >= 990").load().count(),
+    }
+    frame.select("key", "value").write.format("pylog").options(**options, topic=given["batch"]).mode("append").save()
+    result["progress"] = stream(spark, {**options, "subscribe": given["batch"]}, given)
+    back = spark.read.format("pylog").options(**options, subscribe=given["stream"]).load()
+    result["streamed"] = back.count()
+    result["sum"] = back.select(F.sum(F.col("value").cast("string").cast("long"))).first()[0]
+    print("RESULT" + json.dumps(result), flush=True)
+    spark.stop()
+
+
+def stream(spark: SparkSession, source: dict[str, str], given: dict[str, Any]) -> dict[str, Any]:
+    """From topic to topic, and by ``foreachBatch`` into memory; returns what `offsets_behind` says at the end."""
+    frame = spark.readStream.format("pylog").options(**source).load()
+    sink = frame.select("key", "value").writeStream.format("pylog")
+    sink = sink.option("pylog.bootstrap.servers", given["servers"]).option("topic", given["stream"])
+    query = sink.option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    counted = frame.writeStream.trigger(availableNow=True).foreachBatch(look).start()
+    counted.awaitTermination()
+    seen: dict[str, Any] = {"rows": rows, "batches": sum(p["numInputRows"] for p in counted.recentProgress)}
+    if given.get("has_pylog", True):
+        import pyspark_log
+
+        seen["behind"] = [each.max for each in pyspark_log.offsets_behind(query.lastProgress)]
+    return seen
+
+
+def look(batch: Any, number: int) -> None:
+    """Of ``foreachBatch``: any action."""
+    batch.count()
+
+
+def parents(batches: Any) -> Any:
+    """The process of the executor's Python daemon, once per batch."""
+    import pyarrow
+
+    for _ in batches:
+        yield pyarrow.record_batch({"pid": [os.getppid()]})
+
+
+main()

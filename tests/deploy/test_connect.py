@@ -1,0 +1,41 @@
+"""Spark Connect, with its server in the client's process and in one of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_runtime.ports import choose_port
+from tests.deploy.conftest import BIN, ROWS, started
+
+pytestmark = pytest.mark.slow
+
+EXPECTED = {
+    "counted": ROWS,
+    "late": 40,
+    "progress": {"rows": ROWS, "batches": ROWS, "behind": [0]},
+    "streamed": ROWS,
+    "sum": ROWS * (ROWS - 1) // 2,
+}
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_job_runs_over_connect_in_one_process(run_job: Any, registers: bool) -> None:
+    """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`."""
+    result = run_job([sys.executable], remote="local[2]", register=registers)
+    assert {name: result[name] for name in EXPECTED} == EXPECTED
+
+
+def test_job_runs_over_a_connect_server(run_job: Any, tmp_path: Path) -> None:
+    """S1: a server started as README says, whose Python has pylog."""
+    port = choose_port("127.0.0.1")
+    command = [str(BIN / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+               "--master", "local[2]", "--conf", f"spark.connect.grpc.binding.port={port}",
+               "--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.ui.enabled=false",
+               "spark-internal"]  # fmt: skip
+    with started(command, tmp_path / "server.log", r"Spark Connect server started at: (\S+)"):
+        result = run_job([sys.executable], remote=f"sc://127.0.0.1:{port}")
+    assert {name: result[name] for name in EXPECTED} == EXPECTED
