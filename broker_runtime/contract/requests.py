@@ -455,13 +455,7 @@ class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class FetchOffsetsResponse(Message, frozen=True, kw_only=True):
-    """``topic_ids``: of the topics in which the group has offsets, the ids under which it has them.
-
-    Offsets under another id than the topic's present one are left out, as are partitions without an offset.
-    """
-
-    offsets: tuple[CommittedOffset, ...]
-    topic_ids: dict[str, Uuid] = {}
+    offsets: tuple[CommittedOffset, ...]  # partitions without one are left out
 
 
 class LogDirInfo(Message, frozen=True, kw_only=True):

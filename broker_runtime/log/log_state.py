@@ -6,7 +6,7 @@ Rule: one lock per log. Every use goes through `using`, which loads the log the 
 good when an `OSError` is raised inside. `PartitionLog` is built on it, and so are the functions below, which change it.
 No other module changes it.
 
-    follower's append   The leader's bytes, unchanged; only what continues the log, by offset and by leader epoch, and of
+    follower's append   The leader's bytes, unchanged; only what continues the log, by offset and leader epoch, and of
                         no newer epoch than the leader's own.
     shorter             Truncation at the end; deletion and retention at the start. Checkpoints are durable before a
                         file is removed, so that no crash leaves what looks like damage. Readers keep their files.

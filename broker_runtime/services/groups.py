@@ -212,9 +212,7 @@ class GroupService:
                 for partition, offset in sorted(stored.offsets.items())
                 if wanted is None or partition in wanted[name]
             ]
-        return FetchOffsetsResponse(
-            offsets=tuple(found), topic_ids={name: stored.topic_id for name, stored in stored_by_topic.items()}
-        )
+        return FetchOffsetsResponse(offsets=tuple(found))
 
     # --- administrators ---------------------------------------------------------------------------------------
 

@@ -135,12 +135,6 @@ class BrokerLogView:
             timeout_s=self._patience_s,
         )
 
-    def committed_topic_ids(self) -> Mapping[str, bytes]:
-        """See `LogView`."""
-        if self._group_id is None:
-            return {}
-        return offsets.committed_topic_ids(self._cluster, self._group_id, timeout_s=self._patience_s)
-
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
         """See `LogView`. Raises `UnknownTopicOrPartitionError`, or the last `RetriableError`."""
         found = offsets.list_offsets(self._cluster, times, timeout_s=self._patience_s)

@@ -4,9 +4,7 @@ A `QueryOffsets` lives in the source's process as long as the query runs. Spark 
 limit)` again and again, and `plan(start, end)` for each micro-batch; on a restart `plan` comes first, for the
 micro-batch that was under way. The checkpoint holds offsets and nothing else, so the topics' ids are known from one
 call to the next only: a topic that was deleted and recreated is noticed by its id while the query runs, and after a
-restart by offsets that went backwards. A query with a group knows more: the group's committed offsets have the topic's
-id, and the checkpoint is about the same topic (or about the next one, where a query that goes on in spite of losses was
-killed within a micro-batch of such a loss: then that topic is read again).
+restart by offsets that went backwards.
 
 The checkpoint holds the end of each micro-batch, and not where the first one began. If that is planned again after a
 restart, Spark asks the new process for `initial`. So partitions that start at the log's end have nothing in the first
@@ -78,9 +76,6 @@ class LogView(Protocol):
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         """The group's committed offsets; partitions without one are left out."""
 
-    def committed_topic_ids(self) -> Mapping[str, bytes]:
-        """The ids that topics had when the group committed its offsets in them; none without a group."""
-
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
         """The offset of each partition's first record with that timestamp (ms since 1970) or a later one; partitions
         without such a record are left out."""
@@ -147,7 +142,6 @@ class QueryOffsets:
         self._delay: Deadline | None = None  # until then, few offsets wait for more
         self._is_bounded = False
         self._warned: set[str] = set()
-        self._committed_ids: Mapping[str, bytes] | None = None  # as this process found them
         self.reported: SourceOffset | None = None
 
     def initial(self) -> SourceOffset:
@@ -219,8 +213,7 @@ class QueryOffsets:
         if end == start and snapshot.latest != start:
             end = _told_apart(end, recreated, snapshot)
         is_new = end != start
-        seen = frozenset() if self._step is None else frozenset(start_ids)
-        self._step = _Step(start, end, seen, known_ids, ids if is_new else known_ids, snapshot)
+        self._step = _Step(start, end, frozenset(start_ids), known_ids, ids if is_new else known_ids, snapshot)
         return end
 
     def _waits_for_more(self, begin: SourceOffset, end: SourceOffset, min_rows: int) -> bool:
@@ -241,33 +234,23 @@ class QueryOffsets:
             plan, existing = _planned(start, end, step.start_ids, snapshot, seen=step.seen)
         else:  # the micro-batch that was under way when the query stopped
             start = self._start_again(start, end)
-            ids = self._ids_before(start)
             snapshot = self._view.snapshot()
-            plan, existing = _planned(start, end, ids, snapshot)
+            plan, existing = _planned(start, end, {}, snapshot)
             looks = SecondLooks(self._clock)
             while (plan.losses or existing != end) and looks.again():
                 snapshot = self._view.snapshot()
-                plan, existing = _planned(start, end, ids, snapshot)
+                plan, existing = _planned(start, end, {}, snapshot)
         self._report(plan, end, existing)
         return input_partitions(plan.ranges, self._options, snapshot, self._where)
 
     def topic_ids_at(self, start: SourceOffset) -> dict[str, bytes]:
-        """The ids of the topics that ``start`` is about, as far as this process or its group has seen them."""
+        """The ids of the topics that ``start`` is about, as far as this process has seen them."""
         step = self._step
         if step is None:
-            return self._ids_before(start)
+            return {}
         if start == step.end:
             return step.end_ids
         return step.start_ids if start == step.start else {}
-
-    def _ids_before(self, start: SourceOffset) -> dict[str, bytes]:
-        """Of an offset from before this process, those that the group's committed offsets have."""
-        if self._options.group_id is None or start == self._initial:
-            return {}
-        if self._committed_ids is None:
-            self._committed_ids = self._view.committed_topic_ids()
-        topics = {partition.topic for partition in start}
-        return {topic: topic_id for topic, topic_id in self._committed_ids.items() if topic in topics}
 
     def _start_again(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
         """Where the micro-batch to ``end`` began, which Spark plans again. For the first one it gives what `initial`

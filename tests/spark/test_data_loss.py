@@ -88,25 +88,6 @@ def test_recreated_topic_is_read_from_its_start_without_fail_on_data_loss(
     assert collected.values == ["a", "b", "c", "d", "e"]
 
 
-def test_topic_recreated_with_more_records_fails_the_second_run_of_a_group(
-    spark, new_topic, options, admin, send, checkpoint
-) -> None:
-    """D8: nothing in the checkpoint shows it; the group's committed offsets have the topic's id."""
-    topic = new_topic()
-    send(topic, [f"old{number}" for number in range(3)])
-    given = {**options, "subscribe": topic, "startingOffsets": "earliest", "pylog.group.id": f"group-{topic}"}
-    assert len(run_to_end(stream_of(spark, given), checkpoint).values) == 3
-    admin.delete_topic(topic)
-    admin.create_topic(topic, partitions=1)
-    send(topic, [f"new{number}" for number in range(5)])
-    with pytest.raises(Exception, match=r"DATA_LOSS.*recreated"):
-        run_to_end(stream_of(spark, given), checkpoint)
-    lenient = {**given, "failOnDataLoss": "false"}
-    assert run_to_end(stream_of(spark, lenient), checkpoint).values == [f"new{number}" for number in range(5)]
-    send(topic, ["more"])
-    assert run_to_end(stream_of(spark, given), checkpoint).values == ["more"]
-
-
 def test_topic_recreated_between_two_runs_fails_the_second(spark, new_topic, options, admin, send, checkpoint) -> None:
     """ "subscribe topic by pattern with topic recreation between batches": "was changed from 2 to 1"."""
     topic = new_topic()

@@ -213,18 +213,6 @@ def committed(
     return found
 
 
-def committed_topic_ids(cluster: Cluster, group_id: str, *, timeout_s: float | None = None) -> dict[str, bytes]:
-    """The ids of the topics in which a group has offsets, as they were when it committed these."""
-    response = cluster.call(
-        "fetch_offsets",
-        FetchOffsetsRequest(group_id=group_id),
-        FetchOffsetsResponse,
-        to=Coordinator(group_id),
-        timeout_s=cluster.deadline(timeout_s).remaining_s(),
-    )
-    return response.topic_ids
-
-
 def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes | None]) -> PartitionKey:
     if at in topic_ids:
         return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic_ids[at])

@@ -24,7 +24,6 @@ class LogInMemory:
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.group: SourceOffset = {}
-        self.group_ids: dict[str, bytes] = {}
         self.times: dict[TopicPartition, list[int]] = {}  # of the records from offset 0 on
         self.snapshots = 0
         self.scripted: list[LogSnapshot] = []
@@ -53,9 +52,6 @@ class LogInMemory:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         return {tp: self.group[tp] for tp in partitions if tp in self.group}
-
-    def committed_topic_ids(self) -> Mapping[str, bytes]:
-        return self.group_ids
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> SourceOffset:
         first = {
@@ -357,40 +353,6 @@ def test_topic_recreated_under_a_running_query_is_noticed_by_its_id(new_end: int
     log.spans[T0] = (0, new_end + 1)
     assert lenient.latest(end, None) == {T0: new_end + 1}
     assert spans(lenient.plan(end, {T0: new_end + 1})) == [[(T0, new_end, new_end + 1)]]
-
-
-@pytest.mark.parametrize("new_end", [2, 5, 7])
-def test_topic_recreated_between_two_runs_is_noticed_by_the_groups_id(new_end: int) -> None:
-    """S4, S5: also with as many records as before, or more, which nothing in the checkpoint shows."""
-    log = LogInMemory(p0=5)
-    log.group_ids = dict(log.topic_ids)
-    log.snapshot()  # so that the next topic has another id
-    log.make("t", new_end)
-    with pytest.raises(DataLossError, match=r"changed from 5 to \d: its topic was deleted and recreated"):
-        query(log).latest({T0: 5}, None)
-    with pytest.raises(DataLossError, match="recreated"):
-        query(log).plan({T0: 3}, {T0: 5})
-    lenient = query(log, failOnDataLoss="false")
-    assert lenient.topic_ids_at({T0: 5}) == log.group_ids  # so its progress is committed for no other topic
-    end = lenient.latest({T0: 5}, None)
-    assert spans(lenient.plan({T0: 5}, end)) == [[(T0, 0, new_end)]]
-    if end != {T0: 5}:
-        assert lenient.topic_ids_at(end) == log.topic_ids
-
-
-def test_groups_offsets_in_the_same_topic_are_no_news() -> None:
-    """A restart goes on; a new query begins where it is told to, whatever its group read before."""
-    log = LogInMemory(p0=9)
-    log.group_ids = dict(log.topic_ids)
-    offsets = query(log)
-    end = offsets.latest({T0: 5}, None)
-    assert spans(offsets.plan({T0: 5}, end)) == [[(T0, 5, 9)]]
-    log.group_ids = {"t": b"another", "gone": b"x"}
-    fresh = query(log)
-    assert fresh.initial() == {T0: 0}
-    assert fresh.latest({T0: 0}, None) == {T0: 9}
-    options = parse_source_options({"subscribe": "t"})
-    assert QueryOffsets(options, log, clock=FakeClock()).topic_ids_at({T0: 5}) == {}
 
 
 def test_topic_recreated_with_as_many_records_is_read_once_it_has_more() -> None:
