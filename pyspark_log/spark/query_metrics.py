@@ -96,7 +96,7 @@ class QueryMetrics(StreamingQueryListener):
             for field, gauge in self._of_progress.items():
                 value = getattr(progress, field)
                 gauge.labels(query).set((value or 0) / 1000 if field == "batchDuration" else value or 0)
-            self._rows.labels(query).inc(max(0, progress.numInputRows or 0))
+            self._rows.labels(query).inc(sum(source.numInputRows or 0 for source in progress.sources))
             known = self._behind.setdefault(query, set())
             for labels, value in _behind(progress):
                 known.add(labels)

@@ -40,7 +40,6 @@ def environment(python: Path | str = sys.executable, **more: str) -> dict[str, s
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": frugal_java(),
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "SPARK_DAEMON_MEMORY": "256m",
         **more,
     }
 
@@ -75,7 +74,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             started(
                 [str(BIN / "spark-class"), "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1",
                  "--port", "0", "--webui-port", "0"],
-                directory / "master.log", r"Starting Spark master at (spark://\S+)",
+                directory / "master.log", r"Starting Spark master at (spark://\S+)", SPARK_DAEMON_MEMORY="256m",
             )
         )  # fmt: skip
         for number in (1, 2):
@@ -85,6 +84,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                      "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir",
                      str(directory / f"work{number}"), master],
                     directory / f"worker{number}.log", r"Successfully registered with master (\S+)",
+                    SPARK_DAEMON_MEMORY="256m",
                 )
             )  # fmt: skip
         yield master
@@ -154,7 +154,9 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     (Path(found.stdout.strip()) / "all.pth").write_text(f"{packages}\n")
-    missing = subprocess.run([python, "-c", "import pyarrow, kazoo, pyspark; import pyspark_log"],
-                             capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    missing = subprocess.run(
+        [python, "-c", "import pyarrow, kazoo, pyspark; import pyspark_log"],
+        capture_output=True, text=True, check=False, timeout=60, cwd=directory,
+    )  # fmt: skip
     assert "No module named 'pyspark_log'" in missing.stderr, missing.stderr
     return python

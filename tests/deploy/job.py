@@ -46,15 +46,20 @@ def stream(spark: SparkSession, source: dict[str, str], given: dict[str, Any]) -
     sink = sink.option("pylog.bootstrap.servers", given["servers"]).option("topic", given["stream"])
     query = sink.option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start()
     query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    rows = input_rows(query)
     counted = frame.writeStream.trigger(availableNow=True).foreachBatch(look).start()
     counted.awaitTermination()
-    seen: dict[str, Any] = {"rows": rows, "batches": sum(p["numInputRows"] for p in counted.recentProgress)}
+    seen: dict[str, Any] = {"rows": rows, "batches": input_rows(counted)}
     if given.get("has_pylog", True):
         import pyspark_log
 
         seen["behind"] = [each.max for each in pyspark_log.offsets_behind(query.lastProgress)]
     return seen
+
+
+def input_rows(query: Any) -> int:
+    """Over all micro-batches. (Over Connect the sum over the sources is missing in the progress.)"""
+    return sum(source["numInputRows"] for progress in query.recentProgress for source in progress["sources"])
 
 
 def look(batch: Any, number: int) -> None:

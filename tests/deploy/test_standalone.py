@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tarfile
 import zipfile
@@ -98,6 +97,6 @@ print("COUNTED", reader.option("subscribe", "{topics["source"]}").load().count()
     done = subprocess.run(
         [BIN / "pyspark", "--master", "local[1]", "--conf", "spark.ui.enabled=false"],
         input=typed, capture_output=True, text=True, timeout=200, cwd=tmp_path,
-        env={**environment(), "PYTHONSTARTUP": "", "TERM": os.environ.get("TERM", "dumb")}, check=False,
+        env=environment(PYSPARK_DRIVER_PYTHON_OPTS="-i"), check=False,
     )  # fmt: skip
     assert f"COUNTED {ROWS}" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,7 @@ def kernel(directory: Path) -> Path:
 
 def test_word_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run("word_count", tmp_path, monkeypatch)
-    assert "|  to|    3|" in shown
-    assert "|  to|    5|" in shown
+    assert [count for word, count in re.findall(r"\|\s*(\w+)\|\s*(\d+)\|", shown) if word == "to"] == ["3", "5"]
     assert "topics=('lines',)" in shown
 
 

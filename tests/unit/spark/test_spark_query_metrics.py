@@ -34,11 +34,14 @@ def started(run: str = "r1", name: str | None = "flights") -> Any:
 
 
 def progress(name: str | None = "flights", rows: int = 10, end: int = 5) -> Any:
-    source = {"description": SOURCE, "endOffset": {"t": {"0": end}}, "latestOffset": {"t": {"0": 9}}}
+    source = SimpleNamespace(
+        description=SOURCE, endOffset={"t": {"0": end}}, latestOffset={"t": {"0": 9}}, numInputRows=rows
+    )
+    other = SimpleNamespace(description="Rate", endOffset="5", latestOffset=None, numInputRows=0)
     return SimpleNamespace(
         progress=SimpleNamespace(
-            id="q1", name=name, batchId=3, batchDuration=250, numInputRows=rows, inputRowsPerSecond=2.5,
-            processedRowsPerSecond=float("nan") if rows == 0 else 40.0, sources=[source, {"description": "Rate"}],
+            id="q1", name=name, batchId=3, batchDuration=250, inputRowsPerSecond=2.5,
+            processedRowsPerSecond=float("nan") if rows == 0 else 40.0, sources=[source, other],
         )
     )  # fmt: skip
 
