@@ -8,7 +8,7 @@
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
     range_reading   an input partition's ranges as Arrow batches (on the executors)
     stream_reader   spark.readStream: Spark's questions, translated; how often an idle query asks the brokers
-    plain_errors    what Spark shows of an error begins with our one line
+    plain_errors    what Spark shows of our errors is one line
     load            topics as a DataFrame in one line, with a predicate as a Column
     query_offsets   where a streaming query is, how far its next micro-batch goes, what is lost
     progress        a query's progress as its group's committed offsets

@@ -46,9 +46,8 @@ def load(
 
     def frame_of(**more: str | None) -> DataFrame:
         reader = (spark.readStream if streaming else spark.read).format("pylog")
-        for name, value in {**given, **more}.items():
-            if value is not None:
-                reader = reader.option(name, value)
+        for name, value in {**given, **{name: value for name, value in more.items() if value is not None}}.items():
+            reader = reader.option(name, value)
         frame: DataFrame = reader.load()
         return frame
 
@@ -105,6 +104,9 @@ class _Rendered:
             return None
         # All parts are looked at, so that all names are known.
         parts = [self._text(part) for part in node.arguments]
+        if node.function.lower() == "startswith":
+            beginning = node.arguments[1].text
+            return None if beginning is None or parts[0] is None else f"({parts[0]} LIKE {_beginning(beginning)})"
         return None if any(part is None for part in parts) else _call(node.function, [part or "" for part in parts])
 
 
@@ -122,8 +124,6 @@ def _call(function: str, parts: list[str]) -> str | None:
         return f"({parts[0]} IS {'NOT ' if name == 'isnotnull' else ''}NULL)"
     if name == "like" and len(parts) == 2:
         return f"({parts[0]} LIKE {parts[1]})"
-    if name == "startswith" and len(parts) == 2 and parts[1].startswith("'") and not set("%_\\") & set(parts[1]):
-        return f"({parts[0]} LIKE {parts[1][:-1]}%')"
     return None
 
 
@@ -157,14 +157,20 @@ class _Classic:
     @property
     def value(self) -> str | None:
         value = self._node.value()
-        if not hasattr(value, "getClass"):
+        if value is None or isinstance(value, (bool, int, float, str, Decimal, bytes, bytearray)):
             return _literal(value)
-        text = str(value.toInstant().toString() if hasattr(value, "toInstant") else value.toString())
-        kind = {
+        kind = str(value.getClass().getName())
+        word = {
             "java.sql.Timestamp": "TIMESTAMP", "java.time.Instant": "TIMESTAMP", "java.sql.Date": "DATE",
             "java.time.LocalDate": "DATE", "java.time.LocalDateTime": "TIMESTAMP_NTZ",
-        }.get(value.getClass().getName())  # fmt: skip
-        return None if kind is None else f"{kind} '{text.replace('T', ' ')}'"
+        }.get(kind)  # fmt: skip
+        text = str(value.toInstant().toString() if kind == "java.sql.Timestamp" else value.toString())
+        return None if word is None else f"{word} '{text.replace('T', ' ')}'"
+
+    @property
+    def text(self) -> str | None:
+        value = self._node.value() if self.kind == "value" else None
+        return value if isinstance(value, str) else None
 
 
 class _Connect:
@@ -203,6 +209,11 @@ class _Connect:
             return _literal(moment.date())
         return _literal(moment if kind == "timestamp" else moment.replace(tzinfo=None))
 
+    @property
+    def text(self) -> str | None:
+        value = self._node._value if self.kind == "value" else None
+        return value if isinstance(value, str) else None
+
 
 def _literal(value: Any) -> str | None:
     if value is None:
@@ -224,6 +235,11 @@ def _literal(value: Any) -> str | None:
     if isinstance(value, (bytes, bytearray)):
         return f"X'{bytes(value).hex()}'"
     return None
+
+
+def _beginning(text: str) -> str | None:
+    """The pattern of what begins with ``text``."""
+    return _literal("".join("\\" + each if each in "\\%_" else each for each in text) + "%")
 
 
 def _quoted_name(name: str) -> str:

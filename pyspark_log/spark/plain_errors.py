@@ -1,24 +1,33 @@
-"""What Spark shows of an error: the text that Python prints for it, which begins with the traceback.
+"""What Spark shows of our errors: their one line, without the traceback of Spark's Python process.
 
-A cause is printed before the traceback of what it caused. So an error of ours gets itself as its cause, without a
-traceback: then Spark's message begins with our one line, and the traceback follows for those who need it.
+Spark's processes send an error as Python prints it, traceback first, unless the environment says that tracebacks are to
+be hidden. So it says that as long as an error of ours is on its way, and no longer: the same process may go on to run
+other people's code. The traceback goes to the process's log (level DEBUG).
 """
 
 from __future__ import annotations
 
-import copy
+import logging
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker_runtime.contract.errors import PylogError
 
+_HIDES = "SPARK_HIDE_TRACEBACK"
+
+_logger = logging.getLogger(__name__)
+
 
 @contextmanager
-def said_first() -> Iterator[None]:
-    """For ``with``, and as a decorator of what Spark calls: errors of ours say first what they have to say."""
+def plain_errors() -> Iterator[None]:
+    """For ``with``, and as a decorator of what Spark calls."""
     try:
         yield
     except PylogError as error:
-        line = copy.copy(error)
-        line.__traceback__ = line.__cause__ = line.__context__ = None
-        raise error from line
+        if _HIDES not in os.environ:
+            _logger.debug("fail", exc_info=True)
+            os.environ[_HIDES] = "1"
+            weakref.finalize(error, os.environ.pop, _HIDES, None).atexit = False
+        raise

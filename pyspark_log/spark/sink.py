@@ -56,7 +56,7 @@ from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.client.producer.record_batches import joined, payload_bytes
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S
 from pyspark_log.spark.options import SinkOptions
-from pyspark_log.spark.plain_errors import said_first
+from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 
 _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined until frames of a good size can be made
@@ -148,17 +148,17 @@ class PylogBatchWriter(DataSourceArrowWriter):
             keep_ms=_KEEP_MS if is_named else _KEEP_ONCE_MS + 2 * options.transaction_timeout_ms,
         )
 
-    @said_first()
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes a task's rows and waits until they are acknowledged. They are not visible yet."""
         return write_attempt(lambda _: self._plan, self._plan.options, lambda: self._scope, iterator)
 
-    @said_first()
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes all rows visible, and waits until readers find them (up to `_VISIBLE_S`)."""
         commit_batch(self._plan.options, messages, is_visible_after=True)
 
-    @said_first()
+    @plain_errors()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing of what was written becomes visible, unless it was decided before."""
         abort_batch(self._plan.options, self._scope)
@@ -172,7 +172,7 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
 
-    @said_first()
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes a task's rows and waits until they are acknowledged. They are not visible yet."""
         options, schema = self._options, self._schema
@@ -180,12 +180,12 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
             lambda cluster: plan_sink(options, schema, cluster), options, lambda: stream_scope(options), iterator
         )
 
-    @said_first()
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The one decision about the micro-batch."""
         commit_batch(self._options, messages)
 
-    @said_first()
+    @plain_errors()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing of the micro-batch becomes visible, unless it was decided before."""
         scope = next((each.scope for each in _written(messages)), None)

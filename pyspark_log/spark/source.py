@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
-from pyspark_log.spark.plain_errors import said_first
+from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.planning import plan_batch
 from pyspark_log.spark.query_offsets import find_end, find_start, input_partitions, narrowed, refuse_missing
 from pyspark_log.spark.range_reading import read_ranges
@@ -44,31 +44,31 @@ class DefaultSource(DataSource):
         """The format's name."""
         return "pylog"
 
-    @said_first()
+    @plain_errors()
     def schema(self) -> StructType:
         """The rows' schema, asked from the brokers at ``load()``. Raises `OptionError` for wrong options, and
         `UnknownTopicOrPartitionError` for topics that do not exist."""
         self._layout = _find_layout(parse_source_options(self.options))
         return self._layout.schema
 
-    @said_first()
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         options = parse_source_options(self.options)
         return PylogBatchReader(options, self._layout_of(options, schema))
 
-    @said_first()
+    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
         options = parse_source_options(self.options)
         return PylogStreamReader(options, self._layout_of(options, schema))
 
-    @said_first()
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
         return PylogBatchWriter(parse_sink_options(self.options), schema, overwrite)
 
-    @said_first()
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:
         """For ``df.writeStream``. ``overwrite`` is Spark's way to say "complete mode": each result is appended, as
         with Kafka's sink."""
@@ -105,7 +105,7 @@ class PylogBatchReader(DataSourceReader):
         self._options = options
         self._layout = layout
 
-    @said_first()
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
         options = self._options
@@ -126,5 +126,5 @@ class PylogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition. None as value is Spark's own for "there are no partitions"."""
-        with said_first():
+        with plain_errors():
             yield from read_ranges(partition.value or (), self._options, self._layout)

@@ -36,7 +36,7 @@ from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.offsets import SourceOffset, offset_from_json, offset_to_json
 from pyspark_log.spark.options import SourceOptions
-from pyspark_log.spark.plain_errors import said_first
+from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.progress import ProgressPublisher
 from pyspark_log.spark.query_member import QueryMember
 from pyspark_log.spark.query_offsets import QueryOffsets
@@ -119,19 +119,19 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_query": None}
 
-    @said_first()
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts; the same answer however often Spark asks."""
         query = self._running()
         query.admit()
         return offset_to_json(query.offsets.initial())
 
-    @said_first()
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends at the first `latestOffset`."""
         self._running().offsets.bound()
 
-    @said_first()
+    @plain_errors()
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxOffsetsPerTrigger` and `minOffsetsPerTrigger`, if given. Spark has no class for both together, so the
         latter counts wherever Spark does not ask for all there is."""
@@ -141,7 +141,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(most)
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
-    @said_first()
+    @plain_errors()
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. Everything before ``start`` is done, so it is published."""
         query = self._running()
@@ -159,13 +159,13 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             query.flush(_LAST_OFFSET_LIMIT_S)
         return offset_to_json(end)
 
-    @said_first()
+    @plain_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The log's end as last seen, for the query's progress."""
         reported = self._running().offsets.reported
         return None if not reported else offset_to_json(reported)
 
-    @said_first()
+    @plain_errors()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
         query = self._running()
@@ -175,7 +175,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition, on an executor."""
-        with said_first():
+        with plain_errors():
             yield from read_ranges(partition.value or (), self._options, self._layout)
 
     def commit(self, end: Mapping[str, Any]) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import pyspark_log
+
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     builder = SparkSession.builder
     spark = (builder.remote(given["remote"]) if "remote" in given else builder).getOrCreate()
     if given.get("register"):
-        import pyspark_log
-
         pyspark_log.register(spark)
     options = {"pylog.bootstrap.servers": given["servers"], "startingOffsets": "earliest"}
     source = {**options, "subscribe": given["source"], "coalesceRows": "0"}
@@ -30,6 +30,8 @@ def main() -> None:
         "executors": len({row.pid for row in frame.select("partition").mapInArrow(parents, "pid long").collect()}),
         "late": spark.read.format("pylog").options(**source, where="_metadata.offset >= 990").load().count(),
     }
+    loaded = pyspark_log.load(spark, where=F.col("offset") >= 990, columns=["value"], options=source)
+    result["loaded"] = loaded.count()
     frame.select("key", "value").write.format("pylog").options(**options, topic=given["batch"]).mode("append").save()
     result["progress"] = stream(spark, {**options, "subscribe": given["batch"]}, given)
     back = spark.read.format("pylog").options(**options, subscribe=given["stream"]).load()
@@ -49,12 +51,8 @@ def stream(spark: SparkSession, source: dict[str, str], given: dict[str, Any]) -
     rows = input_rows(query)
     counted = frame.writeStream.trigger(availableNow=True).foreachBatch(look).start()
     counted.awaitTermination()
-    seen: dict[str, Any] = {"rows": rows, "batches": input_rows(counted)}
-    if given.get("has_pylog", True):
-        import pyspark_log
-
-        seen["behind"] = [each.max for each in pyspark_log.offsets_behind(query.lastProgress)]
-    return seen
+    behind = [each.max for each in pyspark_log.offsets_behind(query.lastProgress)]
+    return {"rows": rows, "batches": input_rows(counted), "behind": behind}
 
 
 def input_rows(query: Any) -> int:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 EXPECTED = {
     "counted": ROWS,
     "late": 40,
+    "loaded": 40,
     "progress": {"rows": ROWS, "batches": ROWS, "behind": [0]},
     "streamed": ROWS,
     "sum": ROWS * (ROWS - 1) // 2,

@@ -19,6 +19,7 @@ EXPECTED: dict[str, Any] = {
     "counted": ROWS,
     "executors": 2,
     "late": 40,
+    "loaded": 40,
     "progress": {"rows": ROWS, "batches": ROWS, "behind": [0]},
     "streamed": ROWS,
     "sum": ROWS * (ROWS - 1) // 2,

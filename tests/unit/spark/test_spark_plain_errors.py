@@ -1,16 +1,20 @@
-"""What Spark shows of our errors: the text that Python prints."""
+"""What Spark shows of our errors: the text that its Python processes send."""
 
 from __future__ import annotations
 
-import traceback
+import gc
+import io
+import os
 
 import pytest
+from pyspark.serializers import read_int
+from pyspark.util import handle_worker_exception
 
-from broker_runtime.contract.errors import OptionError, PylogError
-from pyspark_log.spark.plain_errors import said_first
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.spark.plain_errors import plain_errors
 
 
-@said_first()
+@plain_errors()
 def called_by_spark(error: Exception) -> None:
     try:
         raise ValueError("inside")
@@ -18,25 +22,29 @@ def called_by_spark(error: Exception) -> None:
         raise error  # noqa: B904 - as it happens
 
 
-def test_text_begins_with_our_line_and_has_the_traceback() -> None:
-    """S1: whoever reads only the beginning knows what to do."""
-    with pytest.raises(OptionError) as raised:
-        called_by_spark(OptionError("columns: no such column"))
-    shown = "".join(traceback.format_exception(raised.value))
-    first, *_, last = shown.strip().splitlines()
-    assert first == last == "pyspark_log.errors.OptionError: [INVALID_OPTION] columns: no such column"
-    assert "called_by_spark" in shown
+def shown(error: Exception) -> str:
+    """What Spark's process sends when ``error`` comes out of our code."""
+    sent = io.BytesIO()
+    try:
+        called_by_spark(error)
+    except Exception as raised:  # noqa: BLE001 - as Spark does
+        handle_worker_exception(raised, sent)
+    sent.seek(4)
+    return sent.read(read_int(sent)).decode()
 
 
-def test_errors_of_others_are_left_alone() -> None:
-    with pytest.raises(KeyError) as raised:
-        called_by_spark(KeyError("x"))
-    assert raised.value.__cause__ is None
+def test_error_of_ours_is_one_line_and_those_of_others_have_their_traceback() -> None:
+    """S1: also one after the other in one process."""
+    for _ in range(2):
+        assert shown(OptionError("columns: none")) == "pyspark_log.errors.OptionError: [INVALID_OPTION] columns: none\n"
+        gc.collect()  # here the traceback has the error and the error the traceback
+        assert "SPARK_HIDE_TRACEBACK" not in os.environ
+        others = shown(KeyError("x"))
+        assert others.startswith("Traceback")
+        assert "called_by_spark" in others
 
 
-def test_error_keeps_its_kind_and_message() -> None:
-    """Spark asks for neither, but tests and tools do."""
-    with pytest.raises(PylogError, match="no such column") as raised, said_first(), said_first():
-        raise OptionError("no such column")
-    assert isinstance(raised.value.__cause__, OptionError)
-    assert raised.value.__cause__.__traceback__ is None
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "yes")
+    assert shown(OptionError("x")).startswith("pyspark_log.errors.OptionError")
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "yes"
