@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
 
 _HIDES = "SPARK_HIDE_TRACEBACK"
 
@@ -27,7 +28,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except PylogError as error:
         if _HIDES not in os.environ:
-            _logger.debug("fail", exc_info=True)
+            event(_logger, "answer spark", level=logging.DEBUG, error=error, exc_info=error)
             os.environ[_HIDES] = "1"
             weakref.finalize(error, os.environ.pop, _HIDES, None).atexit = False
         raise
