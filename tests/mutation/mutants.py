@@ -15,5 +15,6 @@ from tests.mutation.log_mutants import LOG
 from tests.mutation.replication_mutants import REPLICATION
 from tests.mutation.server_mutants import SERVER
 from tests.mutation.transaction_mutants import TRANSACTIONS
+from tests.mutation.where_mutants import WHERE
 
-ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *SERVER, *TRANSACTIONS, *CLIENT)
+ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *SERVER, *TRANSACTIONS, *WHERE, *CLIENT)
