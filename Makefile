@@ -30,7 +30,7 @@ JOBS ?= 3
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
 .PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups \
-	chaos-exactly-once bench clean
+	chaos-exactly-once soak bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -81,6 +81,9 @@ chaos-groups: $(READY)  ## a consumer group over brokers that fail, likewise
 chaos-exactly-once: $(SPARK_CLASSES)  ## Spark's drivers die at ten named points of the sink, over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_exactly_once --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULT),--only '$(FAULT)')
+
+soak: $(SPARK_CLASSES)  ## two Spark queries over brokers that fail now and then, HOURS=3 of them: does anything grow?
+	$(PY) -m tests.chaos.run_soak --hours $(or $(HOURS),3) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
 	$(PY) -m bench

@@ -91,7 +91,7 @@ class FrameHeads:
         """Forgets the segments that were not searched for longest, until the others are few enough."""
         with self._lock:
             total = sum(len(known.heads) for known in self._segments.values())
-            while total > self._most:
+            while total > self._most or len(self._segments) > self._most:
                 _, known = self._segments.popitem(last=False)
                 total -= len(known.heads)
 

@@ -114,8 +114,8 @@ def find_matching(
     are none before that offset. See `PartitionLog.next_match`. Raises as `Partition.read`."""
     partition.require_leader(leader_epoch)
     end = partition.last_stable_offset if is_committed else partition.high_watermark
-    if offset == end:
-        return offset, None
+    if offset >= end:  # there is nothing, or there is no such offset
+        return offset, partition.read(offset, max_bytes=0, leader_epoch=leader_epoch, is_committed=is_committed)
     start, upto = partition.log.next_match(
         offset, test, max_bytes=max_bytes, upto=end, stop=end if stop is None else stop, limit_s=limit_s
     )

@@ -259,6 +259,19 @@ def test_fetch_says_how_far_it_looked_where_nothing_can_match() -> None:
         made.close()
 
 
+def test_offset_that_does_not_exist_is_refused_with_a_predicate_as_without() -> None:
+    """A consumer is reset then; with nothing behind its offset it waits."""
+    hosted = Hosted()
+    for number in range(5):
+        hosted.append(b"%d" % number)
+    hosted.only.delete_records(2, timeout_s=0)
+    for predicate in (-1, 0):
+        for offset, code in ((1, "OFFSET_OUT_OF_RANGE"), (6, "OFFSET_OUT_OF_RANGE"), (5, None)):
+            made = _fetch(hosted, _want(offset, predicate=predicate), predicates=(_where("_metadata.offset < 99"),))
+            codes = [answer.error and answer.error.code for answer in made.response.partitions]
+            assert codes == ([code] if code else [])
+
+
 def test_fetch_that_searches_too_long_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer hears how far the search is, however long the stretch."""
     monkeypatch.setattr("broker_runtime.services.fetch._SEARCH_S", -1.0)

@@ -1,0 +1,50 @@
+"""The driver of `run_soak`: a query that counts by window, and one that copies a topic. ``argv[1]``: JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def main() -> None:
+    """Runs until its standard input ends; then stops both queries and says how they ended."""
+    given = json.loads(sys.argv[1])
+    spark = SparkSession.builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {"pylog.bootstrap.servers": given["servers"], "startingOffsets": "earliest"}
+    source = spark.readStream.format("pylog").options(**options, subscribe=given["source"])
+    counted = (
+        source.load()
+        .withWatermark("timestamp", "10 seconds")
+        .groupBy(F.window("timestamp", "5 seconds"), F.col("key"))
+        .count()
+        .writeStream.format("noop")
+        .outputMode("append")
+        .queryName("counted")
+    )
+    copied = source.load().select("key", "value").writeStream.format("pylog").queryName("copied")
+    copied = copied.options(**{"pylog.bootstrap.servers": given["servers"], "topic": given["target"]})
+    queries = [
+        writer.option("checkpointLocation", f"{given['checkpoints']}/{number}").start()
+        for number, writer in enumerate((counted, copied))
+    ]
+    print("READY", flush=True)
+    sys.stdin.read()
+    ended = [str(query.exception()) for query in queries if not query.isActive]
+    deadline = time.monotonic() + given["catch_up_s"]
+    while not ended and time.monotonic() < deadline:
+        progress = [query.lastProgress for query in queries]
+        if all(each is not None and each["numInputRows"] == 0 for each in progress):
+            break
+        time.sleep(1)
+    for query in queries:
+        query.stop()
+    print("ENDED" + json.dumps(ended), flush=True)
+    spark.stop()
+
+
+main()
