@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -142,6 +143,13 @@ def _workers() -> Finding:
     if worker.pylog is not None and worker.pylog != __version__:
         mismatch = VersionMismatchError(f"pyspark-log is {__version__} here and {worker.pylog} there. {mend}")
         return Finding(check="spark workers", status="bad", found=found, mend=str(mismatch))
+    drivers, workers = (os.environ.get(name) for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"))
+    if drivers and workers and shutil.which(drivers) != shutil.which(workers):
+        note = (
+            f"PYSPARK_PYTHON={workers} is another Python. Executors use the path of PYSPARK_DRIVER_PYTHON for pylog, "
+            "unless the program calls pyspark_log.register(spark): both must be on every machine. Leave one out"
+        )
+        return Finding(check="spark workers", status="note", found=found, mend=note)
     return Finding(check="spark workers", status="ok", found=found)
 
 

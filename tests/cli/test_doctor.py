@@ -52,6 +52,15 @@ def test_doctor_finds_a_worker_python_without_pylog(run_pylog: Pylog, tmp_path: 
         assert "pyspark_log.register(spark)" in finding["mend"]
 
 
+def test_doctor_notes_two_different_pythons(run_pylog: Pylog) -> None:
+    """D9: a source that Spark looks up runs with the driver's path on executors."""
+    environment = {**with_this_python(), "PYSPARK_PYTHON": "/bin/true", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = run_pylog("doctor", "-o", "json", environment=environment)
+    finding = findings(done.stdout)["spark workers"]
+    assert finding["status"] == "note"
+    assert finding["mend"].startswith("PYSPARK_PYTHON=/bin/true is another Python.")
+
+
 def test_doctor_finds_a_command_that_is_no_python(run_pylog: Pylog) -> None:
     """PYSPARK_DRIVER_PYTHON=jupyter hides every Python data source."""
     done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), "PYSPARK_DRIVER_PYTHON": "true"})

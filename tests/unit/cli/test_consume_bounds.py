@@ -32,6 +32,9 @@ class Batch:
     def slice(self, first: int, count: int) -> Batch:
         return Batch(self.base_offset + first, count)
 
+    def rows_before(self, offset: int) -> int:
+        return min(max(offset - self.base_offset, 0), len(self))
+
 
 class ScriptedConsumer:
     """Polls return what they are told, and move the position behind what is no record; then nothing more comes."""
@@ -132,6 +135,6 @@ def test_commit_covers_what_was_printed_and_what_is_no_record(
         if batch is None:
             shown.add_positions(ends)
         else:
-            shown.add(batch)
+            shown.add(batch, ends)
     shown.commit()
     assert consumer.commits == ([] if committed is None else [{AT: committed}])
