@@ -3,7 +3,7 @@
 A frame never changes, and a segment whose frames are replaced becomes another `Segment`, so what is kept stays true.
 Beside single heads there are runs: of all frames that begin in the same `RUN_BYTES` of a segment, what holds for each
 of them, so that a search passes over a run at once. The segments that were searched last are kept, up to a number of
-heads for all logs of a data directory together.
+bounds for all logs of a data directory together; of one frame those of a few columns, asked for last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from broker_runtime.contract.predicate.frames import Bounds, Key, common_bounds
 from broker_runtime.log.segment import Segment
 
 RUN_BYTES: Final = 32 << 20
-_MOST_HEADS: Final = 50_000  # some 25 MB
+_MOST_BOUNDS: Final = 100_000  # some 25 MB
+MOST_KEYS: Final = 16
+"""Of which a frame's bounds are kept. A search that asks for more keeps none of them."""
 
 
 class Head(NamedTuple):
@@ -32,13 +34,30 @@ class Head(NamedTuple):
 
 
 class SegmentHeads:
-    """The heads of one segment by position, and the runs by that of their first frame. Look up and add at will."""
+    """The heads of one segment by position, and the runs by that of their first frame. Look up at will."""
 
-    __slots__ = ("heads", "runs")
+    __slots__ = ("bounds", "heads", "runs")
 
     def __init__(self) -> None:
         self.heads: dict[int, Head] = {}
         self.runs: dict[int, Head] = {}
+        self.bounds = 0  # how many there are in all, about: several threads may count at once
+
+    def keep(self, heads: dict[int, Head], position: int, head: Head) -> None:
+        """Adds to `heads` or `runs`, unless that would be too much; what is known of other columns stays or goes."""
+        known = heads.get(position)
+        before = {} if known is None or known.bounds is None else known.bounds
+        if head.bounds is not None:
+            if len(head.bounds) > MOST_KEYS:
+                return
+            if len(before) + len(head.bounds) <= MOST_KEYS:
+                head = head._replace(bounds={**before, **head.bounds})
+        heads[position] = head
+        self.bounds += _weight(head) - (0 if known is None else _weight(known))
+
+
+def _weight(head: Head) -> int:
+    return 1 + len(head.bounds or ())
 
 
 class RunBuilder:
@@ -66,16 +85,14 @@ class RunBuilder:
             for key in self._keys:
                 mine[key] = common_bounds(mine[key], head.bounds[key]) if key in mine else head.bounds[key]
         if head.end_position // RUN_BYTES > position // RUN_BYTES:
-            known = self._known.runs.get(self._start)
-            before = {} if known is None or known.bounds is None else known.bounds
-            self._known.runs[self._start] = Head(head.end_position, head.next_offset, {**before, **self._bounds})
+            self._known.keep(self._known.runs, self._start, Head(head.end_position, head.next_offset, self._bounds))
             self._start = None
 
 
 class FrameHeads:
     """The heads of many segments. Thread-safe."""
 
-    def __init__(self, *, most: int = _MOST_HEADS) -> None:
+    def __init__(self, *, most: int = _MOST_BOUNDS) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._segments: OrderedDict[Segment, SegmentHeads] = OrderedDict()  # least recently used first
@@ -90,11 +107,11 @@ class FrameHeads:
     def settle(self) -> None:
         """Forgets the segments that were not searched for longest, until the others are few enough."""
         with self._lock:
-            total = sum(len(known.heads) for known in self._segments.values())
-            while total > self._most or len(self._segments) > self._most:
+            total = len(self)
+            while total > self._most:
                 _, known = self._segments.popitem(last=False)
-                total -= len(known.heads)
+                total -= 1 + known.bounds
 
     def __len__(self) -> int:
-        with self._lock:
-            return sum(len(known.heads) for known in self._segments.values())
+        """How many bounds are kept; each segment and each head counts one more."""
+        return sum(1 + known.bounds for known in self._segments.values())

@@ -106,11 +106,14 @@ class SegmentView:
                     if head is None or head.next_offset > end or _may_match(test, head) is not False:
                         head = heads.get(position)
                         if head is None or (head.bounds is not None and not test.keys <= head.bounds.keys()):
-                            head = heads[position] = self._head(position, at, test, head)
+                            head = self._head(position, at, test)
+                            known.keep(heads, position, head)
                         if head.next_offset > end:
                             break
                         builder.add(position, head, is_first=is_first)
-                        if not _may_match(test, head):
+                        if head.bounds is None and found is not None:
+                            pass  # a control frame, which costs less than another answer
+                        elif not _may_match(test, head):
                             if found is not None:
                                 break
                         elif found is None:
@@ -126,8 +129,8 @@ class SegmentView:
         self._state.heads.settle()
         return (at, at) if found is None else (found[1], at)
 
-    def _head(self, position: int, offset: int, test: FrameTest, known: Head | None) -> Head:
-        """The head of the frame at ``position``, with what ``test`` asks for beside what is known."""
+    def _head(self, position: int, offset: int, test: FrameTest) -> Head:
+        """The head of the frame at ``position``, with what ``test`` asks for."""
         data = memoryview(self._state.files.read(self._held.descriptor, _HEAD_WINDOW_BYTES, position))
         header = header_at(data, 0, self._segment.path, position, self._extent.size_bytes, offset)
         end_position = position + header.frame_bytes
@@ -137,8 +140,6 @@ class SegmentView:
             data = memoryview(self._state.files.read(self._held.descriptor, header.head_bytes, position))
         header = parse_checked_header(data)
         bounds = bounds_in_frame(test.keys, header, parse_directory(data, header), self._state.identity.partition)
-        if known is not None and known.bounds is not None:
-            bounds = {**known.bounds, **bounds}
         return Head(end_position, header.next_offset, bounds)
 
     def _start(self, offset: int) -> tuple[int, FrameHeader]:

@@ -121,7 +121,8 @@ def find_matching(
     )
     if start == upto:
         return start, None
-    return start, partition.log.read(start, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+    # The first frame may begin before the log does.
+    return start, partition.log.read(max(start, offset), max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
 
 
 def read_for_follower(

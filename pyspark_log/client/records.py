@@ -151,7 +151,7 @@ class ConsumedBatch:
             timestamp_type=self.timestamp_type,
             headers=None if self.headers is None else self.headers.slice(start, stop - start),
             offsets=None if self._offsets is None else self._offsets.slice(start, stop - start),
-            next_offset=self.next_offset if stop == len(self) else self._offset_of(stop - 1) + 1,
+            next_offset=self._end_of(start, stop),
         )
 
     def rows_before(self, offset: int) -> int:
@@ -174,6 +174,12 @@ class ConsumedBatch:
             offsets=offsets,
             next_offset=self.next_offset,
         )
+
+    def _end_of(self, start: int, stop: int) -> int:
+        """Where to go on behind the rows ``[start, stop)``."""
+        if stop == len(self):
+            return self.next_offset
+        return self._offset_of(start) if stop <= start else self._offset_of(stop - 1) + 1
 
     def _offset_of(self, row: int) -> int:
         if self._offsets is None:

@@ -7,6 +7,7 @@ Spark applies the whole of it in any case.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from broker_runtime.contract.errors import InvalidPredicateError
+from broker_runtime.contract.errors import InvalidPredicateError, OptionError
 from pyspark_log.client.reading.rows import METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _COMPARISONS = {"=": "=", "==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>", "!=": "<>", "<>": "<>"}
+_NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,18 +57,24 @@ def load(
     if where is None or isinstance(where, str):
         return frame_of(where=where, columns=chosen)
     rendered = _Rendered.of(where)
+    if str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+        rendered.text = None  # then Spark compares whole numbers with floats in another way
     names = rendered.names
-    is_hidden = any(name.split(".")[0].strip("`").lower() == METADATA for name in names) or not rendered.knows_names
+    is_hidden = any(parts[0].lower() == METADATA for parts in names) or not rendered.knows_names
     asked: dict[str, str | None] = {"includeMetadata": "true"} if is_hidden else {}
-    if columns is not None and rendered.knows_names and not any("." in name for name in names if not is_hidden):
-        own = [name.strip("`") for name in names if not name.lower().startswith((METADATA, f"`{METADATA}"))]
-        asked["columns"] = ",".join(dict.fromkeys([*columns, *own]))
-    try:
-        frame = frame_of(where=rendered.text, **asked)
-    except PySparkException as error:
-        if rendered.text is None or InvalidPredicateError.code not in str(error):
-            raise
-        frame = frame_of(**asked)  # it compares what Spark converts and pylog does not
+    if columns is not None and rendered.knows_names:
+        own = [name for parts in names if (name := parts[0]).lower() != METADATA]
+        if not any("," in name for name in (*columns, *own)):
+            asked["columns"] = ",".join(dict.fromkeys([*columns, *own]))
+    tries: list[dict[str, str | None]] = [{**asked, "where": rendered.text}, asked, {**asked, "columns": None}]
+    for number, more in enumerate(tries):
+        try:
+            frame = frame_of(**more)
+            break
+        except PySparkException as error:
+            # It compares what Spark converts and pylog does not; or a column's name has capitals in other places.
+            if number == 2 or not any(code in str(error) for code in (InvalidPredicateError.code, OptionError.code)):
+                raise
     frame = frame.where(where)
     if columns is not None:
         return frame.select(*columns)
@@ -75,11 +83,11 @@ def load(
 
 
 class _Rendered:
-    """A Column as the text of a predicate; ``text`` None: it cannot be said. ``names``: of the columns in it."""
+    """A Column as the text of a predicate; ``text`` None: it cannot be said. ``names``: of its columns, in parts."""
 
     def __init__(self) -> None:
         self.text: str | None = None
-        self.names: list[str] = []
+        self.names: list[tuple[str, ...]] = []
         self.knows_names = True
 
     @classmethod
@@ -95,8 +103,8 @@ class _Rendered:
             self.knows_names = False
             return f"({node.sql})"
         if kind == "name":
-            self.names.append(node.name)
-            return node.name
+            self.names.append(node.parts)
+            return ".".join("`" + part.replace("`", "``") + "`" for part in node.parts)
         if kind == "value":
             return node.value
         if kind != "function":
@@ -146,9 +154,9 @@ class _Classic:
         return [_Classic(found.apply(index)) for index in range(found.size())]
 
     @property
-    def name(self) -> str:
-        parts = self._node.nameParts()
-        return ".".join(_quoted_name(str(parts.apply(index))) for index in range(parts.size()))
+    def parts(self) -> tuple[str, ...]:
+        found = self._node.nameParts()
+        return tuple(str(found.apply(index)) for index in range(found.size()))
 
     @property
     def sql(self) -> str:
@@ -165,7 +173,9 @@ class _Classic:
             "java.time.LocalDate": "DATE", "java.time.LocalDateTime": "TIMESTAMP_NTZ",
         }.get(kind)  # fmt: skip
         text = str(value.toInstant().toString() if kind == "java.sql.Timestamp" else value.toString())
-        return None if word is None else f"{word} '{text.replace('T', ' ')}'"
+        if word is None or not text[:4].isdecimal() or text < "1583":  # before, Java's calendar is another than Spark's
+            return None
+        return f"{word} '{text.replace('T', ' ')}'"
 
     @property
     def text(self) -> str | None:
@@ -192,8 +202,9 @@ class _Connect:
         return [_Connect(argument) for argument in self._node._args]
 
     @property
-    def name(self) -> str:
-        return str(self._node._unparsed_identifier)
+    def parts(self) -> tuple[str, ...]:
+        found = _NAME_PART.findall(str(self._node._unparsed_identifier))
+        return tuple(quoted.replace("``", "`") or plain for quoted, plain in found)
 
     @property
     def sql(self) -> str:
@@ -240,7 +251,3 @@ def _literal(value: Any) -> str | None:
 def _beginning(text: str) -> str | None:
     """The pattern of what begins with ``text``."""
     return _literal("".join("\\" + each if each in "\\%_" else each for each in text) + "%")
-
-
-def _quoted_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

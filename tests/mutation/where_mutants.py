@@ -83,8 +83,8 @@ WHERE: Final = (
     Mutant(
         name="part_of_a_batch_goes_on_behind_all_of_it",
         file="pyspark_log/client/records.py",
-        old="next_offset=self.next_offset if stop == len(self) else self._offset_of(stop - 1) + 1,",
-        new="next_offset=self.next_offset,",
+        old="        if stop == len(self):\n            return self.next_offset\n",
+        new="        if stop:\n            return self.next_offset\n",
         breaks="A position is behind what was delivered, and not behind what comes next.",
         tests=_CONSUMER,
     ),

@@ -26,6 +26,11 @@ MOST_STEPS: Final = 500
 MOST_VALUE_BYTES: Final = 256
 PARTITION_ID, OFFSET_ID, TIMESTAMP_ID = -1, -2, -3
 """In place of a column's id: what every frame's header says."""
+_METADATA_KINDS: Final = {
+    PARTITION_ID: (Kind.INTEGER, 0),
+    OFFSET_ID: (Kind.INTEGER, 0),
+    TIMESTAMP_ID: (Kind.TIMESTAMP, -6),
+}
 METADATA_IDS: Final[Mapping[str, int]] = {
     "_metadata.partition": PARTITION_ID,
     "_metadata.offset": OFFSET_ID,
@@ -173,6 +178,11 @@ class FrameTest:
         self._steps = [(step, _decoded(step), _key(step)) for step in steps]
         depth = 0
         for step in steps:
+            kind = _METADATA_KINDS.get(step.column)
+            if step.column < 0 and kind is None:
+                raise InvalidRequestError(f"a predicate names column {step.column}, which no frame has")
+            if kind is not None and step.what in ("compare", "prefix") and kind != (step.kind, step.scale):
+                raise InvalidRequestError(f"a predicate compares column {step.column} with a value of kind {step.kind}")
             taken = step.parts if step.what in ("and", "or") else 1 if step.what == "not" else 0
             if taken > depth:
                 raise InvalidRequestError(f"a predicate's step {step.what!r} joins {taken} results of {depth}")
@@ -233,6 +243,8 @@ def bounds_in_frame(
 
 
 def _key(step: Step) -> Key:
+    if step.what in ("null", "known"):
+        return step.column, 0, 0
     return step.column, step.kind, step.scale
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
@@ -137,11 +137,11 @@ class _Parser:
     def _after_column(self, column: Column, *, is_negated: bool) -> Node:
         if self._take("IN"):
             self._expect("(")
-            parts = [_comparison(column, "=", self._literal())]
+            items = [self._literal()]
             while self._take(","):
-                parts.append(_comparison(column, "=", self._literal()))
+                items.append(self._literal())
             self._expect(")")
-            return Or(tuple(parts))
+            return Or(tuple(_comparison(column, "=", item) for item in _of_one_type(items)))
         if self._take("BETWEEN"):
             low = self._literal()
             self._expect("AND")
@@ -229,6 +229,18 @@ class _Parser:
         if not (isinstance(token, Literal) and token.value is None):
             raise InvalidPredicateError(f"where: {_shown(token)} where NULL is expected")
         self._at += 1
+
+
+def _of_one_type(items: Sequence[Literal]) -> Sequence[Literal]:
+    """The values of an IN: Spark compares with all of them as doubles if one is a double."""
+    if not any(isinstance(item.value, float) for item in items):
+        return items
+    return [
+        Literal(item.text, float(item.value))
+        if isinstance(item.value, int | Decimal) and not isinstance(item.value, bool)
+        else item
+        for item in items
+    ]
 
 
 def _shown(token: Token | None) -> str:

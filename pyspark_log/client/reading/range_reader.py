@@ -161,10 +161,18 @@ class _RangeReader:
         )
 
     def _wait_for_more(self) -> bool:
-        """Waits for anything from the reading thread, up to a request timeout. With the lock held."""
-        return self._condition.wait_for(
-            lambda: bool(self._queue) or self._is_done or self._is_parked, self._cluster.request_timeout_s
-        )
+        """Waits for anything from the reading thread, up to a request timeout. With the lock held.
+
+        That a search for matching frames goes on is something, too: the time begins anew.
+        """
+        before, deadline = self._next_offset, Deadline(self._cluster.request_timeout_s)
+        while not (self._queue or self._is_done or self._is_parked):
+            if deadline.expired:
+                return False
+            self._condition.wait(deadline.remaining_s())
+            if self._next_offset > before:
+                before, deadline = self._next_offset, Deadline(self._cluster.request_timeout_s)
+        return True
 
     def _timed_out(self, limit_s: float) -> RequestTimedOutError:
         return RequestTimedOutError(

@@ -155,3 +155,53 @@ def test_predicate_that_does_not_fit_is_refused_when_the_consumer_subscribes(fli
         with pytest.raises(errors.InvalidPredicateError, match=r"no column 'carriers'.*carrier"):
             consumer.subscribe(flights)
         assert consumer.assignment() == set()
+
+
+def test_loop_that_is_left_and_seek_into_a_frame_lose_nothing(flights: str) -> None:
+    """S8: what matches lies between what does not, and a position may be anywhere."""
+    at = TopicPartition(flights, 0)
+    rows = read(flights, partitions=[0], where="carrier = 'UA'", metadata=True).read_all().to_pylist()
+    expected = [row["_metadata"]["offset"] for row in rows]
+    with Consumer(where="carrier = 'UA'") as consumer:
+        consumer.assign([at])
+        consumer.seek_to_beginning()
+        found: list[int] = []
+        for stop in range(7, 120, 7):
+            for record in consumer:
+                found.append(record.offset)
+                if len(found) == stop:
+                    break
+            assert consumer.position(at) <= expected[len(found)]
+        assert found == expected[: len(found)]
+        for number in (3, 40, 200):
+            consumer.seek(at, expected[number] + 1)
+            assert [record.offset for record in consumer.poll(10.0, max_records=2)] == expected[number + 1 : number + 3]
+
+
+def test_transactions_are_seen_as_without_a_predicate(new_topic: Callable[..., str]) -> None:
+    """S8, W9: aborted records match nothing, and nobody passes over those that are still open."""
+    name = new_topic(1, schema="day int32")
+    batch = pa.record_batch({"day": pa.array(range(40), pa.int32())})
+    with Producer(transactional_id=f"tx-{name}") as producer:
+        for is_kept in (True, False, True):
+            producer.begin_transaction()
+            producer.send_batch(name, batch)
+            (producer.commit_transaction if is_kept else producer.abort_transaction)()
+        producer.begin_transaction()
+        producer.send_batch(name, batch)
+        producer.flush()
+        at = TopicPartition(name, 0)
+        with Consumer(where="day >= 38") as consumer, Consumer(where="day > 99") as nothing:
+            for each in (consumer, nothing):
+                each.assign([at])
+                each.seek_to_beginning()
+            assert len(polled(consumer, "poll", 4)) == 4
+            stable = consumer.end_offsets([at])[at]
+            deadline = time.monotonic() + 30
+            while nothing.position(at) < stable and time.monotonic() < deadline:
+                assert nothing.poll(0.2) == []
+            assert nothing.poll(1.0) == consumer.poll(1.0) == []
+            assert nothing.position(at) == consumer.position(at) == stable
+            producer.commit_transaction()
+            assert len(polled(consumer, "poll", 2)) == 2
+    assert read(name, where="day >= 38").read_all().num_rows == 6

@@ -62,6 +62,8 @@ def test_filtered_batch_knows_each_rows_offset_and_where_to_go_on(times: object)
     assert (first.base_offset, first.next_offset, rest.base_offset, rest.next_offset) == (11, 12, 12, 14)
     assert [batch.rows_before(offset) for offset in (5, 11, 12, 13, 20)] == [0, 0, 1, 2, 2]
     assert [batch.filter(pa.array([False, True])).rows_before(offset) for offset in (12, 13)] == [0, 1]
+    assert batch.slice(0, 0).next_offset == batch.slice(0, 0).base_offset == 11
+    assert (batch.slice(1, 0).base_offset, batch.slice(1, 0).next_offset) == (12, 12)
     none = batch.filter(pa.array([False, False]))
     assert (len(none), none.next_offset) == (0, 14)
     records = records_of(batch, key=None, is_typed=False, key_from=None, value_from=None)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame import parse_directory, parse_header
+from broker_runtime.contract.frame import TransactionEnd, encode_control, parse_directory, parse_header
 from broker_runtime.contract.predicate import parse_predicate
 from broker_runtime.contract.predicate.frames import (
     METADATA_IDS,
@@ -23,6 +23,7 @@ from broker_runtime.contract.predicate.frames import (
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.frame_heads import FrameHeads
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import append, fill, flip, frame, open_directory, open_log, segment_path
 
 
@@ -208,17 +209,46 @@ def test_statistics_that_cannot_be_read_say_nothing() -> None:
     assert bounds_in_frame(test.keys, header, broken, 0) == {key: UNKNOWN_BOUNDS}
 
 
-def test_few_heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segments that were searched last, of all logs together."""
+def test_few_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the segments that were searched last, of all logs together, however many columns are asked for."""
     monkeypatch.setattr("broker_runtime.log.directory.FrameHeads", lambda: heads)
-    heads = FrameHeads(most=40)
+    heads = FrameHeads(most=150)
     directory = open_directory()
     logs = [open_log(directory, partition=number) for number in range(3)]
     for log in logs:
         fill(log, 30)
         assert runs(log, "_metadata.offset > 99") == []
-        assert len(heads) <= 40
-    assert len(heads) > 0
+        assert len(heads) <= 150
+    assert len(heads) > 60
+    for number in range(40):
+        steps = [Step(what="null", column=column) for column in range(number, number + 12)]
+        test = FrameTest([*steps, Step(what="and", parts=12)])
+        logs[0].next_match(0, test, max_bytes=1, upto=30, stop=30)
+        assert len(heads) <= 150
+    wide = FrameTest([*(Step(what="null", column=column) for column in range(400)), Step(what="and", parts=400)])
+    before = len(heads)
+    logs[0].next_match(0, wide, max_bytes=1, upto=30, stop=30)
+    assert len(heads) <= before
+
+
+def test_control_frames_end_no_run() -> None:
+    """Or each transaction would be an answer of its own."""
+    log = open_log(open_directory())
+    append(log, frame(2))
+    append(
+        log, encode_control(TransactionEnd(transactional_id="x", epoch=0, batch_id=0, last_stable_offset=3), now_ms=1)
+    )
+    append(log, frame(2))
+    end = log.log_end_offset
+    assert log.next_match(0, where("_metadata.offset < 99"), max_bytes=1 << 20, upto=end, stop=end) == (0, end)
+
+
+def test_times_are_the_brokers_where_the_topic_says_so() -> None:
+    """LogAppendTime: what the producer's clock said does not count."""
+    log = open_log(open_directory(), topic_settings(message_timestamp_type="LogAppendTime"))
+    append(log, frame(2, timestamps=9_000_000), now_ms=1_000)
+    assert runs(log, "_metadata.timestamp < TIMESTAMP '1970-01-01 00:00:02Z'") == [(0, 2)]
+    assert runs(log, "_metadata.timestamp > TIMESTAMP '1970-01-01 00:10:00Z'") == []
 
 
 def test_search_of_a_long_log_takes_no_longer_than_allowed() -> None:

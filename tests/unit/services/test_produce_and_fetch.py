@@ -12,13 +12,14 @@ import pytest
 from broker_runtime.contract import errors
 from broker_runtime.contract.frame import encode_frame, iter_frames, parse_header
 from broker_runtime.contract.predicate import parse_predicate
-from broker_runtime.contract.predicate.frames import METADATA_IDS, Step, frame_test
+from broker_runtime.contract.predicate.frames import METADATA_IDS, FrameTest, Step, frame_test
 from broker_runtime.contract.requests import decode, encode
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.streams import FetchPartition, FetchRequest, ProduceRequest, ReadRequest
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchAnswer, FetchService
+from broker_runtime.services.partition_read import find_matching
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadService
 from tests.callers import CLIENT
@@ -272,6 +273,36 @@ def test_offset_that_does_not_exist_is_refused_with_a_predicate_as_without() -> 
             assert codes == ([code] if code else [])
 
 
+def test_log_that_begins_within_a_frame_is_read_with_a_predicate() -> None:
+    """Deleted records are not there, and the rest of their frame is."""
+    hosted = Hosted()
+    for _ in range(3):
+        hosted.append(*[b"x"] * 10)
+    hosted.only.delete_records(5, timeout_s=0)
+    made = _fetch(hosted, _want(5, predicate=0), predicates=(_where("_metadata.offset >= 0"),))
+    (answer,) = made.response.partitions
+    assert (answer.error, answer.next_offset) == (None, 30)
+    service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
+    request = ReadRequest(topic="t", partition=0, start=5, where=_where("_metadata.offset >= 0"))
+    assert [response.next_offset for response, _ in service.pieces(CLIENT, service.plan(CLIENT, request))] == [30]
+
+
+def test_search_ends_at_what_its_reader_may_have() -> None:
+    """Neither what is not committed nor what an open transaction has is found, nor passed over."""
+    hosted = Hosted()
+    hosted.append(b"0")
+    pending = hosted.only.append([frame(b"1")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
+    for text in ("_metadata.offset >= 0", "_metadata.offset > 99"):
+        made = _fetch(hosted, _want(predicate=0), predicates=(_where(text),))
+        (answer,) = made.response.partitions
+        assert answer.next_offset == hosted.only.high_watermark == 1
+    hosted.only.complete(pending, acks=-1, timeout_s=0)
+    hosted.only.become_follower(leadership(3, leader=2))
+    test = FrameTest(_where("_metadata.offset >= 0"))
+    with pytest.raises(errors.NotLeaderOrFollowerError):
+        find_matching(hosted.only, 0, test, max_bytes=100, leader_epoch=-1, is_committed=True)
+
+
 def test_fetch_that_searches_too_long_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer hears how far the search is, however long the stretch."""
     monkeypatch.setattr("broker_runtime.services.fetch._SEARCH_S", -1.0)
@@ -321,6 +352,8 @@ def test_predicate_that_is_none_is_refused() -> None:
         ((Step(what="compare", kind=99, value=b""),), "of kind 99"),
         ((Step(what="prefix", kind=1, value=b"12345678"),), "only strings"),
         ((Step(what="compare", kind=2, value=struct.pack("<d", math.nan)),), "not a number"),
+        ((Step(what="compare", column=-2, kind=4, value=b"x"),), "column -2 with a value of kind 4"),
+        ((Step(what="null", column=-9),), "column -9, which no frame has"),
     ):
         with pytest.raises(errors.InvalidRequestError, match=reason):
             service.plan(CLIENT, ReadRequest(topic="t", partition=0, start=0, where=steps))
