@@ -92,6 +92,24 @@ def test_what_brokers_do_not_understand_spark_does(spark, typed, options, name) 
     assert sorted(row.id for row in frame.collect()) == expected
 
 
+def test_names_in_any_case_and_other_settings_of_spark_keep_its_rows(spark, typed, options) -> None:
+    """S8: never wrong, if not faster."""
+    frame = load(spark, typed, where=F.col("I") > 40, columns=["id"], options=options)
+    assert sorted(row.id for row in frame.collect()) == [41, 43, 44, 45, 46, 47, 48]
+    mixed = F.col("id").isin(2**53 + 1, 3.0) | F.col("dec").isin(Decimal("1.25"), 2.5)
+    old = F.col("ts") > dt.datetime(1500, 1, 10, tzinfo=dt.UTC)
+    plain = load(spark, typed, options=options)
+    for ansi in ("true", "false"):
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        try:
+            for column in (mixed, old, F.col("d") == F.lit(3)):
+                expected = sorted(row.id for row in plain.where(column).collect())
+                assert expected
+                assert sorted(row.id for row in load(spark, typed, where=column, options=options).collect()) == expected
+        finally:
+            spark.conf.unset("spark.sql.ansi.enabled")
+
+
 def test_streams_and_several_topics_are_loaded_likewise(spark, new_topic, send, options, checkpoint) -> None:
     """S8, S2: untyped topics have Kafka's columns."""
     one, other = new_topic(), new_topic()

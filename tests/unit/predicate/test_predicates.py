@@ -193,6 +193,20 @@ def test_what_is_not_understood_is_refused_by_name(text: str, says: str) -> None
     assert says in str(caught.value)
 
 
+def test_values_of_an_in_are_doubles_if_one_of_them_is() -> None:
+    """S8: Spark gives all of them one type."""
+    types = {"l": pa.int64(), "dec": pa.decimal128(38, 18)}
+    arrays = {"l": pa.array([2**53]), "dec": pa.array([Decimal("1.000000000000000001")], types["dec"])}
+    for text, expected in {
+        "l IN (9007199254740993, 1e0)": True,
+        "l IN (9007199254740993, 1)": False,
+        "l NOT IN (9007199254740993, 1e0)": False,
+        "dec IN (1, 2e0)": True,
+        "dec IN (1, 2)": False,
+    }.items():
+        assert matching(parse_predicate(text, types), arrays.__getitem__, 1).to_pylist() == [expected], text
+
+
 def test_predicate_names_the_columns_it_needs() -> None:
     """They are fetched even if nobody reads them."""
     predicate = parse_predicate("I32 = 1 AND (s LIKE 'a%' OR i32 > 5) AND _metadata.offset < 9", TYPES)
