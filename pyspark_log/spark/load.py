@@ -40,9 +40,12 @@ def load(
     are told what they understand, and which Spark applies as well. ``columns``: only these, in this order. ``options``:
     all others, as for ``spark.read.format("pylog")``; with them topics may be chosen as well.
 
-    Raises as ``load()`` does.
+    Raises as ``load()`` does, and `OptionError` for ``where``, ``columns`` or topics that are given twice.
     """
     given = dict(options or {})
+    for name, value in {"where": where, "columns": columns, "subscribe": topics or None}.items():
+        if value is not None and any(each.lower() == name for each in given):
+            raise OptionError(f"{name} is given twice: as an argument and in options")
     if topics:
         given["subscribe"] = ",".join(topics)
 
@@ -77,8 +80,8 @@ def load(
                 raise
     frame = frame.where(where)
     if columns is not None:
-        return frame.select(*columns)
-    had_metadata = str(given.get("includeMetadata", "false")).lower() == "true"
+        return frame.select(*("`" + name.replace("`", "``") + "`" for name in columns))
+    had_metadata = any(name.lower() == "includemetadata" and value.lower() == "true" for name, value in given.items())
     return frame.drop(METADATA) if is_hidden and not had_metadata else frame
 
 

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_log import QueryMetrics, load
+from pyspark_log.errors import OptionError
 from pyspark_log.spark.load import _Rendered
 from tests.spark.queries import run_to_end
 from tests.waiting import wait_until
@@ -121,6 +122,13 @@ def test_streams_and_several_topics_are_loaded_likewise(spark, new_topic, send, 
         options={**options, "startingOffsets": "earliest"},
     )  # fmt: skip
     assert run_to_end(frame, checkpoint).values == ["b", "c"]
+
+
+def test_what_is_given_twice_is_refused(spark, typed, options) -> None:
+    """One of both would be lost."""
+    for twice in ({"WHERE": "id = 1"}, {"columns": "id"}, {"subscribe": "t"}):
+        with pytest.raises(OptionError, match="is given twice"):
+            load(spark, typed, where=F.col("id") > 1, columns=["id"], options={**options, **twice})
 
 
 def test_error_is_our_line_behind_sparks_own_words(spark, typed, options) -> None:
