@@ -36,12 +36,13 @@ class Head(NamedTuple):
 class SegmentHeads:
     """The heads of one segment by position, and the runs by that of their first frame. Look up at will."""
 
-    __slots__ = ("bounds", "heads", "runs")
+    __slots__ = ("bounds", "counted", "heads", "runs")
 
     def __init__(self) -> None:
         self.heads: dict[int, Head] = {}
         self.runs: dict[int, Head] = {}
-        self.bounds = 0  # how many there are in all, about: several threads may count at once
+        self.bounds = 1  # how many there are in all, about: several threads may count at once
+        self.counted = 0  # how many of them `FrameHeads` knows of
 
     def keep(self, heads: dict[int, Head], position: int, head: Head) -> None:
         """Adds to `heads` or `runs`, unless that would be too much; what is known of other columns stays or goes."""
@@ -96,6 +97,11 @@ class FrameHeads:
         self._most = most
         self._lock = threading.Lock()
         self._segments: OrderedDict[Segment, SegmentHeads] = OrderedDict()  # least recently used first
+        self._total = 0  # of what is counted in them
+
+    def __len__(self) -> int:
+        """How many bounds are kept; each segment and each head counts one more."""
+        return self._total
 
     def of(self, segment: Segment) -> SegmentHeads:
         """The segment's heads. What is added to them counts from the next call of `settle` on."""
@@ -104,14 +110,14 @@ class FrameHeads:
             self._segments.move_to_end(segment)
             return known
 
-    def settle(self) -> None:
-        """Forgets the segments that were not searched for longest, until the others are few enough."""
+    def settle(self, segment: Segment) -> None:
+        """Counts what was added to the segment's heads, and forgets the segments that were not searched for longest,
+        until the others have few enough."""
         with self._lock:
-            total = len(self)
-            while total > self._most:
-                _, known = self._segments.popitem(last=False)
-                total -= 1 + known.bounds
-
-    def __len__(self) -> int:
-        """How many bounds are kept; each segment and each head counts one more."""
-        return sum(1 + known.bounds for known in self._segments.values())
+            known = self._segments.get(segment)
+            if known is not None:
+                self._total += known.bounds - known.counted
+                known.counted = known.bounds
+            while self._total > self._most:
+                _, forgotten = self._segments.popitem(last=False)
+                self._total -= forgotten.counted

@@ -125,8 +125,8 @@ class SegmentView:
                         break
             except CorruptRecordError:
                 if found is None:  # whoever reads it finds out
-                    return at, end
-        self._state.heads.settle()
+                    found, at = (position, at), end
+        self._state.heads.settle(self._segment)
         return (at, at) if found is None else (found[1], at)
 
     def _head(self, position: int, offset: int, test: FrameTest) -> Head:

@@ -7,7 +7,7 @@ datetime.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -121,6 +121,14 @@ class ConsumedBatch:
         if self._offsets is not None:
             return self._offsets
         return pa.array(np.arange(self.base_offset, self.base_offset + len(self), dtype=np.int64))
+
+    @property
+    def row_offsets(self) -> Sequence[int]:
+        """The same as Python's integers."""
+        if self._offsets is not None:
+            offsets: list[int] = self._offsets.to_pylist()
+            return offsets
+        return range(self.base_offset, self.base_offset + len(self))
 
     @property
     def constant_timestamp_ms(self) -> int | None:

@@ -124,7 +124,7 @@ def _break(cluster: LocalCluster, driver: int, rng: random.Random) -> str:
         cluster.kill(broker)
     else:
         cluster.stop(broker)
-    time.sleep(rng.uniform(1, 15))
+    time.sleep(rng.uniform(1, 15))  # as long as it is away
     cluster.start(broker)
     return "broker killed or stopped"
 

@@ -36,7 +36,8 @@ METADATA_IDS: Final[Mapping[str, int]] = {
     "_metadata.offset": OFFSET_ID,
     "_metadata.timestamp": TIMESTAMP_ID,
 }
-_MOST_ALTERNATIVES = 100  # values of one column; of more, the smallest and the largest are sent
+_OF_A_COLUMN: Final = frozenset({"null", "known", "compare", "prefix"})
+_MOST_ALTERNATIVES: Final = 100  # values of one column; of more, the smallest and the largest are sent
 
 
 class Step(Message, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def _steps(node: Node, column_id: Callable[[str], int | None]) -> Iterator[Step]
     if isinstance(node, And | Or):
         parts = _fewer(node)
         for part in parts:
-            yield from _ANY_STEPS if part is None else _steps(part, column_id)
+            yield from (_ANY,) if part is None else _steps(part, column_id)
         yield Step(what="or" if len(parts) == len(node.parts) and isinstance(node, Or) else "and", parts=len(parts))
     elif isinstance(node, Not):
         yield from _steps(node.part, column_id)
@@ -90,9 +91,6 @@ def _steps(node: Node, column_id: Callable[[str], int | None]) -> Iterator[Step]
             yield Step(what="compare", column=column, op=node.op, kind=kind, scale=scale, value=value)
         else:
             yield Step(what="prefix", column=column, kind=kind, scale=scale, value=value)
-
-
-_ANY_STEPS = (_ANY,)
 
 
 def _fewer(node: And | Or) -> Sequence[Node | None]:
@@ -234,7 +232,7 @@ def bounds_in_frame(
             least = header.append_time_ms if header.timestamp_type else header.base_timestamp_ms
             found[key] = Bounds(least * 1000, header.latest_timestamp_ms * 1000, has_nulls=False)
         elif column not in directory.columns:
-            found[key] = _ALL_NULL if column >= 0 else UNKNOWN_BOUNDS
+            found[key] = _ALL_NULL
         else:
             bounds = bounds_of(known[column], header.record_count)
             is_comparable = (known[column].kind, known[column].scale) == (kind, scale)
@@ -248,13 +246,10 @@ def _key(step: Step) -> Key:
     return step.column, step.kind, step.scale
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)  # each may have a third of a megabyte
 def prepared(steps: tuple[Step, ...]) -> FrameTest:
     """The test of these steps: a consumer's fetches all have the same. Raises `InvalidRequestError`."""
     return FrameTest(steps)
-
-
-_OF_A_COLUMN = frozenset({"null", "known", "compare", "prefix"})
 
 
 def _decoded(step: Step) -> Value:

@@ -516,7 +516,7 @@ def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     if is_typed and key in columns.schema.names:
         plain[key] = columns.column(key).to_pylist()
     rows: Iterable[Any] = rows_json(columns) if is_typed else itertools.repeat(None, count)
-    offsets = batch.offsets.to_pylist()
+    offsets = batch.row_offsets
     for index, row in enumerate(rows):
         yield Shown(
             topic=batch.topic,

@@ -416,7 +416,7 @@ def records_of(
     columns = zip(
         repeat(batch.topic, rows),
         repeat(batch.partition, rows),
-        batch.offsets.to_pylist(),
+        batch.row_offsets,
         times,
         repeat(batch.timestamp_type, rows),
         keys,

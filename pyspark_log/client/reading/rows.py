@@ -58,7 +58,8 @@ class RowFilter:
     def __init__(self, topic: str, schema: TopicSchema, where: Predicate) -> None:
         self._where = where
         self._constants = _Constants(topic)
-        self._own = {name: schema.column_ids([name])[0] for name in where.columns if name in schema.arrow.names}
+        own = [name for name in where.columns if name in schema.arrow.names and name not in METADATA_COLUMNS]
+        self._own = {name: schema.column_ids([name])[0] for name in own}
         ids = set(self._own.values())
         if f"{METADATA}.timestamp" in where.columns:
             ids.add(TIMESTAMP_COLUMN_ID)

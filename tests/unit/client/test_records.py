@@ -40,7 +40,7 @@ def test_consumed_batch_slices_all_its_parts_alike(times: object) -> None:
     )  # fmt: skip
     part = batch.slice(1, 2)
     assert part.batch.column("value").to_pylist() == [b"b", b"c"]
-    assert part.offsets.to_pylist() == [11, 12]
+    assert part.offsets.to_pylist() == list(part.row_offsets) == [11, 12]
     assert part.timestamps_ms.to_pylist() == ([5, 5] if times == 5 else [2, 3])
     assert headers_of(part.headers, 2) == [(("a", b"1"),), ()]
     assert (len(part), part.next_offset, batch.slice(3).next_offset) == (2, 13, 14)
@@ -56,6 +56,7 @@ def test_filtered_batch_knows_each_rows_offset_and_where_to_go_on(times: object)
     ).filter(pa.array([False, True, True, False]))  # fmt: skip
     assert (batch.base_offset, len(batch), batch.next_offset) == (11, 2, 14)
     assert batch.offsets.to_pylist() == [11, 12]
+    assert list(batch.row_offsets) == [11, 12]
     assert batch.timestamps_ms.to_pylist() == ([5, 5] if times == 5 else [2, 3])
     assert headers_of(batch.headers, 2) == [(("a", b"1"),), ()]
     first, rest = batch.slice(0, 1), batch.slice(1)

@@ -19,8 +19,9 @@ from broker_runtime.contract.frame import (
     stamp,
     verify_frame,
 )
+from broker_runtime.contract.predicate.frames import OFFSET_ID
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema
-from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler
+from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler, RowFilter, topic_predicate
 
 TYPED = TopicSchema(schema_id=0, arrow=pa.schema([("carrier", pa.string()), ("topic", pa.int32())]))
 HEADERS = pa.array([[{"key": "h", "value": b"1"}], None, None], HEADERS_TYPE)
@@ -158,3 +159,13 @@ def test_time_that_microseconds_cannot_express_is_an_error(timestamps: Any, colu
     """Milliseconds reach further than Spark's microseconds. A number that wraps around would be a wrong time."""
     with pytest.raises(CorruptRecordError, match="out of range"):
         rows(RowAssembler("t", UNTYPED, [column]), frame(timestamps=timestamps))
+
+
+def test_own_column_never_shadows_what_a_record_is() -> None:
+    """S8: `_metadata.offset` is the offset, whatever columns a topic has."""
+    schema = TopicSchema(schema_id=0, arrow=pa.schema([("_metadata.offset", pa.int64()), ("topic", pa.int32())]))
+    row_filter = RowFilter("t", schema, topic_predicate("_metadata.offset = 101", schema))
+    assert row_filter.column_ids == frozenset()
+    assert [step.column for step in row_filter.frame_test] == [OFFSET_ID]
+    matches = row_filter.matches(frame(TYPED), 0, 0, 3)
+    assert matches.to_pylist() == [False, True, False]
