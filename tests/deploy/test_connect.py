@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_runtime.ports import choose_port
-from tests.deploy.conftest import BIN, ROWS, started
+from tests.deploy.conftest import BIN, ROWS, environment, started
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,21 @@ def test_job_runs_over_connect_in_one_process(run_job: Any, registers: bool) -> 
     """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`."""
     result = run_job([sys.executable], remote="local[2]", register=registers)
     assert {name: result[name] for name in EXPECTED} == EXPECTED
+
+
+def test_columns_of_connect_are_said_in_the_words_of_where(tmp_path: Path) -> None:
+    """S8: names are never taken for values, and values keep their type."""
+    program = Path(__file__).parent / "connect_columns.py"
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_job_runs_over_a_connect_server(run_job: Any, tmp_path: Path) -> None:

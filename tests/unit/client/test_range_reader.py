@@ -10,6 +10,7 @@ import pytest
 
 from broker_runtime.contract.errors import NetworkError, RequestTimedOutError
 from broker_runtime.contract.frame import encode_frame, parse_header, stamp
+from broker_runtime.contract.predicate.frames import Step
 from broker_runtime.contract.requests import PartitionInfo, TopicInfo
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.settings import Address
@@ -83,6 +84,43 @@ def test_read_range_from_a_silent_broker_names_the_broker_and_the_offset(monkeyp
             list(read_range(cluster, TOPIC, 0, 3, 10))
     finally:
         released.set()
+
+
+@pytest.mark.parametrize("is_advancing", [True, False])
+def test_long_search_is_no_silence_while_it_advances(monkeypatch: pytest.MonkeyPatch, is_advancing: bool) -> None:
+    """S8: a broker that leaves out all frames says how far it is; one that says the same again and again is stuck."""
+    opened: list[ReadRequest] = []
+
+    class Searching:
+        """A message without frames each 0.05 s, which together take far longer than the caller's limit."""
+
+        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
+            opened.append(request)
+            self.end = request.end
+            self.next_offset = request.start
+            self.is_over = threading.Event()
+
+        def read(self) -> FramesRead | None:
+            if self.is_over.wait(0.05):
+                return None
+            self.next_offset = min(self.next_offset + is_advancing, self.end)
+            return FramesRead([], ReadResponse(start=0, end=self.end, next_offset=self.next_offset))
+
+        def cancel(self) -> None:
+            self.is_over.set()
+
+        def close(self) -> None:
+            self.is_over.set()
+
+    monkeypatch.setattr(range_reader, "FrameStream", Searching)
+    cluster: Any = PatientCluster(0.5)
+    test = (Step(what="constant", answer=False),)
+    if is_advancing:
+        assert list(read_range(cluster, TOPIC, 0, 0, 40, where=test)) == []
+        assert [(request.start, request.where) for request in opened] == [(0, test)]
+    else:
+        with pytest.raises(RequestTimedOutError, match="from offset 0 on"):
+            list(read_range(cluster, TOPIC, 0, 0, 40, where=test))
 
 
 def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
