@@ -129,13 +129,14 @@ def test_search_passes_over_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run_claims_nothing_that_only_some_of_its_frames_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One search looked at the times of the run's end, the next one at the offsets of all its frames."""
+    """Two searches looked at times and offsets of the run's end, the third at the offsets of all its frames."""
     monkeypatch.setattr("broker_runtime.log.frame_heads.RUN_BYTES", 2_000)
     log = open_log(open_directory())
     for second in (7, 1, 1, 1, 1, 1, 1, 1):
         append(log, frame(2, timestamps=second * 1000), now_ms=50_000)
     at_one, at_seven = (f"_metadata.timestamp = '1970-01-01 00:00:0{second}Z'" for second in (2, 7))
     assert runs(log, at_one, start=2) == []
+    assert runs(log, "_metadata.offset > 99", start=2) == []
     assert runs(log, "_metadata.offset > 99") == []
     assert runs(log, at_seven) == [(0, 2)]
 
