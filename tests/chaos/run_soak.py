@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 
 _LOOK_S: Final = 20.0
 _RATE: Final = 100  # records a second
-_CATCH_UP_S: Final = 180.0
+_CATCH_UP_S: Final = 240.0
 _START_S: Final = 120.0
 _GROWTH: Final = {"memory_mb": 40.0, "threads": 10.0, "files": 20.0, "connections": 20.0}
 """What may be added between the first and the last tenth, on top of a fifth of what there was."""
@@ -55,15 +55,10 @@ def _run(directory: Path, cluster: LocalCluster, rng: random.Random, duration_s:
         for topic in ("source", "target"):
             admin.create_topic(topic, partitions=4, replication_factor=3, config={"retention.ms": "6h"})
     given = {
-        "servers": cluster.bootstrap_servers, "source": "source", "target": "target",
-        "checkpoints": str(directory), "catch_up_s": _CATCH_UP_S,
+        "servers": cluster.bootstrap_servers, "source": "source", "target": "target", "checkpoints": str(directory),
     }  # fmt: skip
-    command = [
-        str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]",
-        "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2",
-        "--conf", "spark.python.unix.domain.socket.enabled=true", "--driver-memory", "1g",
-        str(Path(__file__).with_name("soak_query.py")), json.dumps(given),
-    ]  # fmt: skip
+    # Not by spark-submit, which keeps the program's standard input open.
+    command = [sys.executable, str(Path(__file__).with_name("soak_query.py")), json.dumps(given)]
     environment = {**os.environ, "SPARK_SUBMIT_OPTS": frugal_java(), "PYSPARK_PYTHON": sys.executable}
     said = directory / "said"
     looks: dict[str, list[Mapping[str, float]]] = defaultdict(list)
@@ -90,8 +85,11 @@ def _run(directory: Path, cluster: LocalCluster, rng: random.Random, duration_s:
             is_over.set()
             sender.join(120)
             driver.stdin.close()
-            wait_until(lambda: _line(said, "ENDED") is not None, "the queries have ended", _CATCH_UP_S + 60)
+            wait_until(lambda: _line(said, "ENDED") is not None, "the queries have ended", _CATCH_UP_S)
             ended = json.loads(_line(said, "ENDED") or "null")
+        except BaseException:
+            print((directory / "driver.log").read_text()[-5_000:])
+            raise
         finally:
             driver.kill()
     return _judge(cluster, looks, faults, ended)
@@ -133,15 +131,16 @@ def _processes(cluster: LocalCluster, driver: int) -> dict[str, list[int]]:
     """What is looked at: each broker, the driver's JVM, the process of each query's source, all other Pythons."""
     found: dict[str, list[int]] = {f"broker {broker}": [cluster.pid(broker)] for broker in cluster.broker_ids}
     for pid in [driver, *_below(driver)]:
-        found.setdefault(f"all: {_kind(pid)}", []).append(pid)
+        if (kind := _kind(pid)) is not None:
+            found.setdefault(f"all: {kind}", []).append(pid)
     return found
 
 
-def _kind(pid: int) -> str:
+def _kind(pid: int) -> str | None:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
-        return "gone"
+        return None  # it is gone
     if "java" in command.split("\0")[0]:
         return "driver's JVM"
     if "soak_query" in command:
@@ -176,7 +175,7 @@ def _look(pids: list[int]) -> Mapping[str, float]:
     for pid in pids:
         try:
             status = Path(f"/proc/{pid}/status").read_text()
-            names = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            names = list(filter(None, map(_target, Path(f"/proc/{pid}/fd").iterdir())))
         except OSError:
             continue
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -186,6 +185,14 @@ def _look(pids: list[int]) -> Mapping[str, float]:
         total["files"] += sum(not name.startswith("socket:") for name in names)
         total["processes"] += 1
     return total
+
+
+def _target(entry: Path) -> str:
+    """Of a link to an open file; empty if it was closed meanwhile."""
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
 
 
 def _judge(
