@@ -42,20 +42,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run_soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=3.0)
     parser.add_argument("--fault-minutes", type=float, default=7.0, help="how often something is killed")
+    parser.add_argument("--batch-every-ms", type=int, default=0, help="the trigger of both queries; 0: at once")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 1 << 32))
     options = parser.parse_args()
     rng = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="pylog-soak-") as directory, LocalCluster(brokers=3) as cluster:
-        return _run(Path(directory), cluster, rng, options.hours * 3600, options.fault_minutes * 60)
+        limits = options.hours * 3600, options.fault_minutes * 60
+        return _run(Path(directory), cluster, rng, *limits, options.batch_every_ms)
 
 
-def _run(directory: Path, cluster: LocalCluster, rng: random.Random, duration_s: float, fault_s: float) -> int:
+def _run(
+    directory: Path, cluster: LocalCluster, rng: random.Random, duration_s: float, fault_s: float, batch_every_ms: int
+) -> int:
     with Admin(cluster.bootstrap_servers) as admin:
         for topic in ("source", "target"):
             admin.create_topic(topic, partitions=4, replication_factor=3, config={"retention.ms": "6h"})
     given = {
         "servers": cluster.bootstrap_servers, "source": "source", "target": "target", "checkpoints": str(directory),
+        "batch_every_ms": batch_every_ms,
     }  # fmt: skip
     # Not by spark-submit, which keeps the program's standard input open.
     command = [sys.executable, str(Path(__file__).with_name("soak_query.py")), json.dumps(given)]

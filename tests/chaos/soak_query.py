@@ -30,7 +30,9 @@ def main() -> None:
     copied = source.load().select("key", "value").writeStream.format("pylog").queryName("copied")
     copied = copied.options(**{"pylog.bootstrap.servers": given["servers"], "topic": given["target"]})
     queries = [
-        writer.option("checkpointLocation", f"{given['checkpoints']}/{number}").start()
+        writer.option("checkpointLocation", f"{given['checkpoints']}/{number}")
+        .trigger(processingTime=f"{given['batch_every_ms']} milliseconds")
+        .start()
         for number, writer in enumerate((counted, copied))
     ]
     print("READY", flush=True)
