@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _POLL_S: Final = 0.1
 _ANSWER_LIMIT_S: Final = 0.5
 _SESSION_MS: Final = 10_000
+_CONNECT_LIMIT_S: Final = 5.0
 _END_LIMIT_S: Final = 30.0
 
 
@@ -66,10 +67,25 @@ class LeaderWatch:
         self._ended.set()
         self._thread.join(_END_LIMIT_S)
 
+    def _connected(self) -> KazooZooKeeper | None:
+        """Tries until it succeeds, since the first fault may have stopped ZooKeeper. None: the watch is over."""
+        while not self._ended.is_set():
+            try:
+                return KazooZooKeeper.connect(
+                    self._connect,
+                    session_timeout_ms=_SESSION_MS,
+                    connect_timeout_s=_CONNECT_LIMIT_S,
+                    operation_limit_s=_ANSWER_LIMIT_S,
+                )
+            except ZooKeeperUnavailableError as error:
+                log.debug("no connection error=%s", error)
+                self._ended.wait(_POLL_S)
+        return None
+
     def _run(self) -> None:
-        client = KazooZooKeeper.connect(
-            self._connect, session_timeout_ms=_SESSION_MS, operation_limit_s=_ANSWER_LIMIT_S
-        )
+        client = self._connected()
+        if client is None:
+            return
         leaders: dict[Partition, int | None] = {}
         try:
             while not self._ended.wait(_POLL_S):

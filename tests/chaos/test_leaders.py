@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.chaos.leaders import LeaderGaps
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from tests.chaos import leaders
+from tests.chaos.leaders import LeaderGaps, LeaderWatch
+from tests.waiting import wait_until
 
 _AT = ("t", 0)
 
@@ -29,3 +34,34 @@ def test_longest_of_several_gaps_is_kept() -> None:
     assert gaps.longest_s == {_AT: 3.0}
     gaps.observe(9.0, {_AT: None, other: 1}, {1})
     assert gaps.longest_s == {_AT: 4.0}
+
+
+@pytest.mark.parametrize("failures", [2, 1_000_000])
+def test_watch_tries_to_connect_until_zookeeper_is_back_or_the_watch_is_over(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first fault may stop ZooKeeper before the watch has connected."""
+    attempts: list[str] = []
+
+    class Connected:
+        def find_all(self, paths: list[str]) -> list[Any]:
+            return [None] * len(paths)
+
+        def close(self) -> None:
+            attempts.append("closed")
+
+    def connect(*_: Any, **__: Any) -> Connected:
+        attempts.append("tried")
+        if len(attempts) <= failures:
+            raise ZooKeeperUnavailableError("stopped")
+        return Connected()
+
+    monkeypatch.setattr(leaders.KazooZooKeeper, "connect", connect)
+    watch = LeaderWatch("127.0.0.1:1", "t", 1, lambda: {1})
+    watch.start()
+    if failures == 2:
+        wait_until(lambda: _AT in watch.gaps.longest_s, "the watch looks")
+    else:
+        wait_until(lambda: len(attempts) > 2, "the watch tries")
+    watch.stop()
+    assert ("closed" in attempts) == (failures == 2)

@@ -23,7 +23,7 @@ from tests.spark_classes import frugal_java
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).parent / "job.py"
 ROWS = 4_000
-LIMIT_S = 400.0
+LIMIT_S = 500.0
 
 
 def environment(python: Path | str = sys.executable, **more: str) -> dict[str, str]:

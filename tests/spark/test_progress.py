@@ -141,17 +141,18 @@ def test_progress_shows_how_far_a_query_is_behind(spark, options, topic, checkpo
 
 
 def test_no_group_commits_nothing(spark, options, topic, pylog_cluster, checkpoint) -> None:
-    """S5: without a group id nothing is committed: ZooKeeper has the same groups as before."""
+    """S5: without a group id nothing is committed: ZooKeeper has no group that it did not have before (those of other
+    tests' queries may still end)."""
     before = groups_in_zookeeper(pylog_cluster.zookeeper_connect)
     run_to_end(stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"}), checkpoint)
-    assert groups_in_zookeeper(pylog_cluster.zookeeper_connect) == before
+    assert groups_in_zookeeper(pylog_cluster.zookeeper_connect) <= before
 
 
-def groups_in_zookeeper(connect: str) -> list[str]:
+def groups_in_zookeeper(connect: str) -> set[str]:
     client = KazooClient(connect)
     client.start(20)
     try:
-        return sorted(client.get_children("/consumers")) if client.exists("/consumers") else []
+        return set(client.get_children("/consumers")) if client.exists("/consumers") else set()
     finally:
         client.stop()
         client.close()

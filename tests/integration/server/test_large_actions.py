@@ -29,7 +29,7 @@ def large(takes_ms: int) -> CreatePartitionsRequest:
 
 def test_large_requests_are_served_as_room_allows_and_all_of_them_eventually(server: Server) -> None:
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda _: server.act("create_partitions", large(200)), range(40)))
+        answers = list(pool.map(lambda _: server.act("create_partitions", large(1_000)), range(40)))
     assert answers == [Empty()] * 40
     assert ROOM_BYTES - 2 * NAME_BYTES < server.most_at_work_bytes() <= ROOM_BYTES
 
