@@ -53,7 +53,7 @@ format: $(READY)  ## let ruff put the code in order
 	$(PY) -m ruff format .
 
 pytest: $(SPARK_CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
-	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
+	$(PY) -m tests.run $(JOBS) $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## the wheel in an empty venv: README's blocks run as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py

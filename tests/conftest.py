@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,11 @@ from broker_runtime import ports
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from tests.spark_classes import frugal_java
 
+FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
+"""Names the file into which a run writes what each failed test raised (`tests/run.py`)."""
+
 _chroots = itertools.count(1)
+_failures: dict[str, str] = {}
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background commands with SIGINT ignored, and so would be all processes of the tests.
@@ -61,6 +66,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         (fast if is_fast else others[is_slow, not _BUSY.isdisjoint({folder, name})]).append(path)
     ordered = [*fast, *(path for is_slow in _BOTH for path in _in_turn(others[is_slow, True], others[is_slow, False]))]
     items[:] = [item for path in ordered for item in files[path]]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keeps what a failed test raised. In the process that all workers report to."""
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        _failures.setdefault(report.nodeid, str(report.longrepr) if crash is None else str(crash.message))
+
+
+def pytest_sessionfinish() -> None:
+    """Writes the failures, for who asked for them."""
+    if _failures and not _worker and (path := os.environ.get(FAILURES_VARIABLE)):
+        Path(path).write_text(json.dumps(_failures))
 
 
 def _in_turn(first: Sequence[Path], second: Sequence[Path]) -> list[Path]:
