@@ -1,6 +1,7 @@
 """A link: one Flight connection to a peer, and what is done on it. Clients and brokers make every connection here.
 
-    a stream    `open` it once, then `read` and `write`; `end` it from this side; `close` the link
+    a stream    `open` it, then `read` and `write`; `end` it from this side; `close` the link. After one that was only
+                read, and came to its end, `let_go` makes the link ready for another
     actions     `act`, from several threads at once; a connection that broke is thrown away, the next call makes another
 
 Rules:
@@ -157,7 +158,8 @@ class Link(forking.Forkable):
     # --- a stream -----------------------------------------------------------------------------------------------
 
     def open(self, begin: Callable[[Connection], object]) -> None:
-        """Opens the stream, once: ``begin`` sets the connection's ``reader`` and, where there is one, its ``writer``.
+        """Opens a stream: ``begin`` sets the connection's ``reader`` and, where there is one, its ``writer``. Once, or
+        again after `let_go`.
 
         Raises what the peer answers at once, or a network error; a peer that is not there may show at the first use.
         """
@@ -227,6 +229,17 @@ class Link(forking.Forkable):
                         self._write_lock.release()
             finally:
                 self._release(connection)
+
+    def let_go(self) -> bool:
+        """After a stream that was read to its end: makes the link ready to `open` another on the same connection.
+
+        By the thread that read. False: this side has ended the stream, or the connection broke: close the link.
+        """
+        with forking.flight_use(), self._lock:
+            if self._is_ended or self._connection is None:
+                return False
+            self._connection.reader = None
+            return True
 
     # --- silence ------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Server(flight.FlightServerBase):
         self.asked = 0
         self.client_ids: list[str] = []  # the clients that sent actions
         self.reads = threading.Semaphore(0)  # how many messages of a read were requested
+        self.read_length: int | None = None  # after how many messages a read ends; None: never
 
     def fall_silent(self) -> None:
         """Holds back further messages until the server ends."""
@@ -83,7 +84,9 @@ class Server(flight.FlightServerBase):
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         def words() -> Iterator[Any]:
-            while self.reads.acquire(timeout=LIMIT_S) and not self.is_over.is_set():
+            sent = 0
+            while sent != self.read_length and self.reads.acquire(timeout=LIMIT_S) and not self.is_over.is_set():
+                sent += 1
                 self._say()
                 yield frames_batch([FRAME]), metadata(ReadResponse(next_offset=1, start=0, end=1))
 

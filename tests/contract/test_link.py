@@ -48,6 +48,8 @@ from tests.contract.breaking_peer import ANSWER, FRAME, LIMIT_S, Relay, Server
 from tests.unit.client.channels import FakeClock
 from tests.waiting import SOON_S, wait_until
 
+REQUEST = ReadRequest(topic="t", partition=0, start=0)
+
 
 class Produce:
     """A produce stream: a frame is written, and its answer read."""
@@ -89,8 +91,8 @@ class Read:
 
     def __init__(self, address: Address, server: Server) -> None:
         self.server = server
-        self.stream = FrameStream(address, ReadRequest(topic="t", partition=0, start=0))
-        self.link = self.stream._link
+        self.link = Link(address, CONNECTION_OPTIONS)
+        self.stream = FrameStream(self.link, REQUEST)
 
     def ask(self) -> object:
         self.server.reads.release()
@@ -267,6 +269,69 @@ def test_refused_stream_releases_its_connection(
         user.close()
     wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
     assert raised.value.message == "broker 2 is"
+
+
+# --- one read after another -----------------------------------------------------------------------------------------
+
+
+def test_connection_of_a_read_that_came_to_its_end_serves_the_next(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """Whoever still holds the first read can neither end the second one nor close its connection."""
+    server.read_length = 1
+    first = using(Read)
+    assert first.ask() is not None
+    link = first.stream.finish()
+    assert link is first.link
+    second = FrameStream(link, REQUEST)
+    first.end()
+    first.close()
+    assert first.stream.read() is None
+    server.reads.release()
+    assert second.read() is not None
+    assert second.finish() is link
+    assert relay.accepted == relay.open == 1
+    link.close()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+
+
+@pytest.mark.parametrize("how", ["goes on", "was cancelled", "broke"])
+def test_connection_of_a_read_that_is_not_at_its_end_serves_no_other(
+    how: str, using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """Its rest would be in the way."""
+    user = using(Read)
+    assert user.ask() is not None
+    if how == "goes on":
+        server.reads.release()
+    elif how == "was cancelled":
+        user.end()
+    else:
+        relay.reset()
+    assert user.stream.finish() is None
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+    with pytest.raises(ClosedError):
+        FrameStream(user.link, REQUEST)
+
+
+def test_read_on_a_connection_that_broke_meanwhile_opens_another(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """The broker was started again between the two."""
+    server.read_length = 1
+    user = using(Read)
+    assert user.ask() is not None
+    link = user.stream.finish()
+    assert link is not None
+    relay.reset()
+    server.reads.release()
+    try:
+        stream = FrameStream(link, REQUEST)
+    except NetworkError:
+        stream = FrameStream(Link(relay.address, CONNECTION_OPTIONS), REQUEST)
+    assert stream.read() is not None
+    stream.close()
+    wait_until(lambda: relay.open == 0, "the connections are gone", SOON_S)
 
 
 # --- silence ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ from broker_runtime.contract.errors import (
     ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.events import event
-from broker_runtime.contract.flight import error_of
+from broker_runtime.contract.flight import CONNECTION_OPTIONS, error_of
+from broker_runtime.contract.link import Link
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
     BrokerInfo,
@@ -66,6 +67,8 @@ _TELLING_ATTEMPT_S = (
 )
 
 _DISTRUST_S = 10.0
+_MOST_KEPT = 2  # connections to a broker that reads keep between them: as many as one read uses at a time
+_KEPT_S = 30.0  # how long; what is between may forget a connection that is idle for minutes, without a word
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
 _CONNECTION_FAILED = (BrokerUnavailableError, NetworkError, RequestTimedOutError, NotAPylogBrokerError)
 
@@ -99,6 +102,7 @@ class Cluster(forking.Forkable):
         self._clock = self._network.clock
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
+        self._kept: dict[Address, list[tuple[Link, float]]] = {}  # let go by reads, the last one last, and when
         self._brokers: dict[int, BrokerDescription] = {}
         self._cluster_id = ""
         self._controller_id: int | None = None
@@ -298,14 +302,44 @@ class Cluster(forking.Forkable):
         """The group may have another coordinator now."""
         self._coordinators.forget(of)
 
+    # --- connections for reads ----------------------------------------------------------------------------------
+
+    def read_link(self, address: Address) -> Link:
+        """A link to a broker for a stream of its own: one that was kept, or a new one, which is not connected yet."""
+        found: Link | None = None
+        while found is None:
+            with self._lock:
+                kept = self._kept.get(address)
+                found, since_s = kept.pop() if kept else (None, 0.0)
+            if found is None:
+                return Link(address, CONNECTION_OPTIONS, what="read", uses_proxy=self.uses_proxy)
+            if found.is_ended or self._clock.now_s() - since_s > _KEPT_S:
+                found.close()
+                found = None
+        return found
+
+    def keep_link(self, link: Link) -> None:
+        """Takes a link that was let go, for the next `read_link`; closes it if there are enough."""
+        with self._lock:
+            kept = self._kept.setdefault(link.address, [])
+            is_wanted = not self._is_closed and len(kept) < _MOST_KEPT
+            if is_wanted:
+                kept.append((link, self._clock.now_s()))
+        if not is_wanted:
+            link.close()
+
     def close(self) -> None:
         """Ends all connections. Calls after it raise `ClosedError`. May be called again."""
         with self._lock:
             self._is_closed = True
             channels = list(self._channels.values())
             self._channels.clear()
+            links = [link for kept in self._kept.values() for link, _ in kept]
+            self._kept.clear()
         for channel in channels:
             channel.close()
+        for link in links:
+            link.close()
         forking.unregister(self)
 
     def _after_fork_in_child(self) -> None:

@@ -6,14 +6,14 @@ the reader must ask again from where it is.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
-from broker_runtime.contract.flight import CONNECTION_OPTIONS, frames_of, message_of, read_ticket
+from broker_runtime.contract.flight import frames_of, message_of, read_ticket
 from broker_runtime.contract.link import Connection, Link
-from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 
 
@@ -25,34 +25,61 @@ class FramesRead(NamedTuple):
 
 
 class FrameStream:
-    """One DoGet, on a connection of its own. When the process forks it is cancelled: its reader asks for the rest."""
+    """One DoGet, on a connection that has no other. When the process forks it is cancelled: its reader asks for the
+    rest."""
 
-    def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool = False) -> None:
-        """Opens the stream, which blocks for the broker's first word. Raises what the broker answers at once, or a
-        network error. ``uses_proxy``: see `open_client`."""
-        self.address = address
-        self._link = Link(address, CONNECTION_OPTIONS, what="read", uses_proxy=uses_proxy)
-        self._link.open(lambda connection: _get(connection, request))
+    def __init__(self, link: Link, request: ReadRequest) -> None:
+        """Opens the stream, which blocks for the broker's first word, and closes the link with it. Raises what the
+        broker answers at once, or a network error; the link is closed then."""
+        self._lock = threading.Lock()
+        self._link: Link | None = link  # None: it was given away; guarded by the lock
+        try:
+            link.open(lambda connection: _get(connection, request))
+        except BaseException:
+            link.close()
+            raise
 
     def read(self) -> FramesRead | None:
         """Blocks for the next message; None at the stream's end (also after `cancel`). Raises what broke it."""
+        link = self._link
+        if link is None:
+            return None
         try:
-            chunk = None if self._link.is_ended else self._link.read(_next_chunk)
+            chunk = None if link.is_ended else link.read(_next_chunk)
         except PylogError:
-            if self._link.is_ended:
+            if link.is_ended:
                 return None
             raise
         if chunk is None:
             return None
         return FramesRead(frames_of(chunk.data), message_of(chunk.app_metadata, ReadResponse))
 
+    def finish(self) -> Link | None:
+        """Reads the end of a stream whose last message was read, and gives its link away, for another stream. None:
+        it can have none, and is closed. Blocks for the broker's last word; by the thread that reads."""
+        try:
+            is_at_end = self.read() is None
+        except PylogError:
+            is_at_end = False  # all that was asked for is here: why the stream broke afterwards does not matter
+        with self._lock:
+            link, self._link = self._link, None
+        if link is None or (is_at_end and link.let_go()):
+            return link
+        link.close()
+        return None
+
     def cancel(self) -> None:
         """Ends the stream; a blocked `read` returns None. Any thread, never blocks."""
-        self._link.end()
+        with self._lock:  # or the link might have another stream by then
+            if self._link is not None:
+                self._link.end()
 
     def close(self) -> None:
-        """Ends the stream and lets its connection go. Any thread. Idempotent."""
-        self._link.close()
+        """Ends the stream and lets its connection go, if it has it still. Any thread. Idempotent."""
+        with self._lock:
+            link = self._link
+        if link is not None:
+            link.close()
 
 
 def _next_chunk(connection: Connection) -> Any:

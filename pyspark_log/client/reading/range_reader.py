@@ -1,16 +1,21 @@
-"""A bounded range of one partition, frame by frame, read ahead in the background.
+"""Bounded ranges of partitions, frame by frame, read ahead in the background.
 
 Rule: a stream that breaks or ends early is opened again where it stopped; frames come in order, each once. One thread
 reads ahead at most ``prefetch_bytes``; the iterating caller decodes (checksums, validation). Neither waits for the
 other without a limit: a caller that gets nothing gets an error, and one that takes nothing holds neither a thread nor a
 connection until it takes the next frame. Leaving the iterator ends both.
+
+A stream that came to its end leaves its connection to the cluster, for the next. With a predicate the broker may search
+for long and find nothing, so while one range is read, the search of the next is under way; what it finds is kept up to
+`_AHEAD_BYTES`, and then it pauses, without a thread or a connection.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -35,6 +40,7 @@ from pyspark_log.client.reading.frame_stream import FramesRead, FrameStream
 PREFETCH_BYTES = 16 << 20
 """How much is read ahead of the caller."""
 _MESSAGE_BYTES = 4 << 20
+_AHEAD_BYTES = 1 << 20
 _JOIN_LIMIT_S = 10.0
 
 
@@ -67,8 +73,47 @@ def read_range(
         reader.close()
 
 
+class OffsetRange(NamedTuple):
+    """Offsets ``[start, end)`` of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def read_ranges(
+    cluster: Cluster,
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    *,
+    columns: Sequence[int] | None = None,
+    where: tuple[Step, ...] | None = None,
+) -> Iterator[tuple[OffsetRange, DecodedFrame]]:
+    """The frames of one range after the other, each with its range. Arguments, blocking and errors: see `read_range`.
+
+    Leaving the iterator ends its threads and streams.
+    """
+    waiting = deque(each for each in ranges if each.start < each.end)
+    readers: deque[tuple[OffsetRange, _RangeReader]] = deque()
+    most = 1 if where is None else 2
+    try:
+        while waiting or readers:
+            while waiting and len(readers) < most:
+                one, is_ahead = waiting.popleft(), bool(readers)
+                reader = _RangeReader(cluster, topic, *one, columns, where, PREFETCH_BYTES, is_ahead=is_ahead)
+                readers.append((one, reader))
+            one, reader = readers[0]
+            for frame in reader.frames():
+                yield one, frame
+            reader.close()
+            readers.popleft()
+    finally:
+        for _, reader in readers:
+            reader.close()
+
+
 class _NotTakenError(Exception):
-    """The caller has taken nothing for a whole request timeout: the stream is closed."""
+    """The caller has taken nothing for a whole request timeout, or is not there yet: the stream is closed."""
 
 
 class _RangeReader:
@@ -84,7 +129,10 @@ class _RangeReader:
         columns: Sequence[int] | None,
         where: tuple[Step, ...] | None,
         prefetch_bytes: int,
+        *,
+        is_ahead: bool = False,
     ) -> None:
+        """``is_ahead``: of a caller that comes to this range later, with `frames`."""
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
@@ -99,6 +147,7 @@ class _RangeReader:
         self._is_parked = False  # the thread has ended because the caller took nothing
         self._failure: PylogError | None = None
         self._is_closed = False
+        self._is_ahead = is_ahead
         self._next_offset = start  # where the queue ends; changed by the reading thread
         self._stream: FrameStream | None = None
         self._address: Address | None = None  # of the broker that was asked last
@@ -110,27 +159,30 @@ class _RangeReader:
         self._worker.start()
 
     def frames(self) -> Iterator[DecodedFrame]:
+        with self._condition:
+            self._is_ahead = False
+            if self._is_parked:
+                self._read_again()
         while True:
             with self._condition:
                 if self._is_parked and not self._queue:
-                    self._is_parked = False
-                    self._worker = self._new_worker()
-                    self._worker.start()
+                    self._read_again()
                 if not self._wait_for_more():
                     self._give_up_on_stream()
                     if not self._wait_for_more():
                         raise self._timed_out(2 * self._cluster.request_timeout_s)
                 if not self._queue:
+                    if self._next_offset >= self._end:
+                        return
                     if self._is_parked:
                         continue
                     if self._failure is not None:
                         raise self._failure
-                    if self._next_offset < self._end:  # a defect ended the thread, and is in the log
-                        raise NetworkError(
-                            f"{self._topic.name}-{self._partition}: reading stopped at offset {self._next_offset}, "
-                            f"before {self._end}"
-                        )
-                    return
+                    # A defect ended the thread, and is in the log.
+                    raise NetworkError(
+                        f"{self._topic.name}-{self._partition}: reading stopped at offset {self._next_offset}, "
+                        f"before {self._end}"
+                    )
                 buffer, aborted = self._queue.popleft()
                 self._queued_bytes -= buffer.size
                 self._condition.notify_all()
@@ -152,6 +204,12 @@ class _RangeReader:
             self._topic = newer
         return self._topic.decode(frame, header, self._partition, self._columns)
 
+    def _read_again(self) -> None:
+        """After the thread has ended because nothing was taken. With the lock held."""
+        self._is_parked = False
+        self._worker = self._new_worker()
+        self._worker.start()
+
     def _new_worker(self) -> Worker:
         return Worker(
             f"pylog-read-{self._topic.name}-{self._partition}",
@@ -166,7 +224,7 @@ class _RangeReader:
         That a search for matching frames goes on is something, too: the time begins anew.
         """
         before, deadline = self._next_offset, Deadline(self._cluster.request_timeout_s)
-        while not (self._queue or self._is_done or self._is_parked):
+        while not (self._queue or self._is_done or self._is_parked or self._next_offset >= self._end):
             if deadline.expired:
                 return False
             self._condition.wait(deadline.remaining_s())
@@ -195,7 +253,11 @@ class _RangeReader:
         except _NotTakenError:
             self._parks = True
         except PylogError as error:
-            self._failure = error
+            with self._condition:
+                if self._is_ahead:  # when the caller comes it may be otherwise
+                    self._parks = True
+                else:
+                    self._failure = error
         self._worker.stop()
         return None
 
@@ -256,7 +318,7 @@ class _RangeReader:
             where=self._where,
             batch_bytes=min(_MESSAGE_BYTES, self._prefetch_bytes),
         )
-        stream = FrameStream(address, request, uses_proxy=self._cluster.uses_proxy)
+        stream = FrameStream(self._cluster.read_link(address), request)
         try:
             with self._condition:
                 self._stream = stream
@@ -266,6 +328,8 @@ class _RangeReader:
                     return
                 if not message.buffers and message.response.end < self._end:
                     raise self._data_loss(message.response.end)
+                if message.response.next_offset >= self._end:
+                    self._keep_link(stream)
                 self._take(message)
                 if self._next_offset >= message.response.end and message.response.end < self._end:
                     raise self._data_loss(message.response.end)
@@ -273,6 +337,11 @@ class _RangeReader:
             with self._condition:
                 self._stream = None
             stream.close()
+
+    def _keep_link(self, stream: FrameStream) -> None:
+        link = stream.finish()
+        if link is not None:
+            self._cluster.keep_link(link)
 
     def _data_loss(self, end: int) -> PylogError:
         return DataLossError(
@@ -286,8 +355,7 @@ class _RangeReader:
             raise CorruptRecordError(f"a read went back from offset {self._next_offset} to {next_offset}")
         with self._condition:
             has_room = self._condition.wait_for(
-                lambda: self._is_closed or not self._queue or self._queued_bytes < self._prefetch_bytes,
-                self._cluster.request_timeout_s,
+                self._has_room, 0 if self._is_ahead else self._cluster.request_timeout_s
             )
             if self._is_closed:
                 return
@@ -297,3 +365,7 @@ class _RangeReader:
             self._queued_bytes += sum(buffer.size for buffer in buffers)
             self._next_offset = max(self._next_offset, next_offset)
             self._condition.notify_all()
+
+    def _has_room(self) -> bool:
+        most_bytes = _AHEAD_BYTES if self._is_ahead else self._prefetch_bytes
+        return self._is_closed or not self._queue or self._queued_bytes < most_bytes

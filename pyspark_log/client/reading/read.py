@@ -16,7 +16,7 @@ from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, 
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.reading.range_reader import read_range
+from pyspark_log.client.reading.range_reader import OffsetRange, read_ranges
 from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler, topic_predicate
 
 Limit = str | datetime | int | Mapping[int, int]
@@ -72,12 +72,11 @@ def _batches(
     cluster: Cluster, topic: Topic, rows: RowAssembler, ranges: Mapping[int, tuple[int, int]]
 ) -> Iterator[pa.RecordBatch]:
     try:
-        for partition, (first, last) in ranges.items():
-            frames = read_range(cluster, topic, partition, first, last, columns=rows.column_ids, where=rows.frame_test)
-            for frame in frames:
-                batch = rows.batch(frame, partition, first, last)
-                if batch is not None:
-                    yield batch
+        wanted = [OffsetRange(partition, first, last) for partition, (first, last) in ranges.items()]
+        for one, frame in read_ranges(cluster, topic, wanted, columns=rows.column_ids, where=rows.frame_test):
+            batch = rows.batch(frame, one.partition, one.start, one.end)
+            if batch is not None:
+                yield batch
     finally:
         cluster.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import NetworkError, RequestTimedOutError
+from broker_runtime.contract.errors import BrokerUnavailableError, NetworkError, PylogError, RequestTimedOutError
 from broker_runtime.contract.frame import encode_frame, parse_header, stamp
 from broker_runtime.contract.predicate.frames import Step
 from broker_runtime.contract.requests import PartitionInfo, TopicInfo
@@ -18,10 +18,20 @@ from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading import range_reader
 from pyspark_log.client.reading.frame_stream import FramesRead
-from pyspark_log.client.reading.range_reader import read_range
+from pyspark_log.client.reading.range_reader import OffsetRange, read_range, read_ranges
+from tests.waiting import wait_until
 
 INFO = PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 TOPIC = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=(INFO,)))
+WIDE_TOPIC = Topic.from_info(
+    TopicInfo(
+        name="wide",
+        topic_id=bytes(16),
+        partitions=tuple(
+            PartitionInfo(partition=n, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for n in range(4)
+        ),
+    )
+)
 LEADER = Address("broker-one", 9192)
 LIMIT_S = 20.0
 
@@ -45,14 +55,22 @@ class PatientCluster:
 
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
+        self.kept: list[Address] = []
 
     @property
     def request_timeout_s(self) -> float:
-        is_reader = threading.current_thread().name == "pylog-read-t-0"
+        is_reader = threading.current_thread().name.startswith("pylog-read-")
         return 0.02 if is_reader else self._request_timeout_s
 
     def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
         return LEADER, 0
+
+    def read_link(self, address: Address) -> Address:
+        """What the fakes of `FrameStream` take for a link."""
+        return address
+
+    def keep_link(self, link: Address) -> None:
+        self.kept.append(link)
 
     def topic(self, name: str, *, max_age: Topic | None = None) -> Topic:
         return TOPIC
@@ -70,7 +88,7 @@ def test_read_range_from_a_silent_broker_names_the_broker_and_the_offset(monkeyp
     released = threading.Event()
 
     class Stuck:
-        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
+        def __init__(self, link: Address, request: ReadRequest) -> None:
             released.wait(LIMIT_S)
             raise NetworkError("released")
 
@@ -94,7 +112,7 @@ def test_long_search_is_no_silence_while_it_advances(monkeypatch: pytest.MonkeyP
     class Searching:
         """A message without frames each 0.05 s, which together take far longer than the caller's limit."""
 
-        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
+        def __init__(self, link: Address, request: ReadRequest) -> None:
             opened.append(request)
             self.end = request.end
             self.next_offset = request.start
@@ -105,6 +123,9 @@ def test_long_search_is_no_silence_while_it_advances(monkeypatch: pytest.MonkeyP
                 return None
             self.next_offset = min(self.next_offset + is_advancing, self.end)
             return FramesRead([], ReadResponse(start=0, end=self.end, next_offset=self.next_offset))
+
+        def finish(self) -> None:
+            self.is_over.set()
 
         def cancel(self) -> None:
             self.is_over.set()
@@ -130,7 +151,7 @@ def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatc
     class Stream:
         """One record per frame, two frames per message."""
 
-        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
+        def __init__(self, link: Address, request: ReadRequest) -> None:
             self.request = request
             self.next_offset = request.start
             self.is_closed = False
@@ -141,6 +162,9 @@ def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatc
             self.next_offset = offsets.stop
             frames = [frame_at(offset) for offset in offsets]
             return FramesRead(frames, ReadResponse(start=0, end=self.request.end, next_offset=self.next_offset))
+
+        def finish(self) -> None:
+            self.is_closed = True
 
         def cancel(self) -> None:
             self.is_closed = True
@@ -164,13 +188,135 @@ def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatc
     assert len(streams) >= 3
 
 
-def frame_at(offset: int) -> pa.Buffer:
+class Streams:
+    """Makes streams that give one record per message, at once; notes those that were opened, and may refuse."""
+
+    def __init__(self) -> None:
+        self.opened: list[ReadRequest] = []
+        self.refusal: PylogError | None = None
+
+    def __call__(self, link: Address, request: ReadRequest) -> Any:
+        if self.refusal is not None and request.partition == 1:
+            raise self.refusal
+        self.opened.append(request)
+        return OneByOne(request)
+
+    @property
+    def partitions(self) -> list[int]:
+        return [request.partition for request in self.opened]
+
+
+class OneByOne:
+    def __init__(self, request: ReadRequest) -> None:
+        self._request = request
+        self._next_offset = request.start
+        self._is_over = False
+
+    def read(self) -> FramesRead | None:
+        if self._is_over:
+            return None
+        offset, self._next_offset = self._next_offset, self._next_offset + 1
+        response = ReadResponse(start=0, end=self._request.end, next_offset=self._next_offset)
+        return FramesRead([frame_at(offset, self._request.partition)], response)
+
+    def cancel(self) -> None:
+        self._is_over = True
+
+    finish = close = cancel
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    streams = Streams()
+    monkeypatch.setattr(range_reader, "FrameStream", streams)
+    monkeypatch.setattr(range_reader, "_AHEAD_BYTES", 1)
+    return streams
+
+
+ANY = (Step(what="constant", answer=True),)
+RANGES = [OffsetRange(0, 0, 3), OffsetRange(1, 5, 9), OffsetRange(2, 4, 4), OffsetRange(3, 0, 2)]
+ALL = [(one, offset) for one in RANGES for offset in range(one.start, one.end)]
+
+
+@pytest.mark.parametrize("where", [None, ANY])
+def test_ranges_come_in_order_each_frame_once(streams: Streams, where: tuple[Step, ...] | None) -> None:
+    """Also those that were begun before the caller came to them, and had to pause."""
+    cluster: Any = PatientCluster(LIMIT_S)
+    frames = read_ranges(cluster, WIDE_TOPIC, RANGES, where=where)
+    assert [(one, frame.header.base_offset) for one, frame in frames] == ALL
+    assert [(request.partition, request.start) for request in streams.opened][:2] == [(0, 0), (1, 5)]
+    assert not reading_threads()
+
+
+def test_with_a_predicate_the_next_range_is_begun_and_pauses_without_a_thread(streams: Streams) -> None:
+    """It has one message, and waits for its caller without holding anything."""
+    cluster: Any = PatientCluster(LIMIT_S)
+    frames = read_ranges(cluster, WIDE_TOPIC, RANGES, where=ANY)
+    seen = [next(frames)]
+    wait_until(lambda: not reading_threads(1), "the thread of the next range has ended")
+    assert sorted(streams.partitions) == [0, 1], "and of no other range"
+    assert [(one, frame.header.base_offset) for one, frame in [*seen, *frames]] == ALL
+    assert [request.start for request in streams.opened if request.partition == 1] == [5, 6]
+
+
+def test_without_a_predicate_one_range_is_read_at_a_time(streams: Streams) -> None:
+    """There is nothing to search for, and the broker reads no frames before they are wanted."""
+    cluster: Any = PatientCluster(LIMIT_S)
+    frames = read_ranges(cluster, WIDE_TOPIC, RANGES)
+    for _ in range(3):
+        next(frames)
+    assert streams.partitions == [0]
+    next(frames)
+    assert streams.partitions == [0, 1]
+    frames.close()
+    assert not reading_threads()
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_range_that_cannot_be_begun_yet_is_tried_again_when_the_caller_comes(streams: Streams, is_back: bool) -> None:
+    """A broker that was away for a while, long before, is no error."""
+    cluster: Any = PatientCluster(0.2)
+    streams.refusal = BrokerUnavailableError("broker-one refused")
+    frames = read_ranges(cluster, WIDE_TOPIC, RANGES, where=ANY)
+    seen = [next(frames)]
+    wait_until(lambda: not reading_threads(1), "the next range was given up")
+    if is_back:
+        streams.refusal = None
+        assert [(one, frame.header.base_offset) for one, frame in [*seen, *frames]] == ALL
+    else:
+        with pytest.raises(BrokerUnavailableError):
+            list(frames)
+        assert not reading_threads()
+
+
+def test_leaving_early_ends_all_threads(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the ranges ahead, too."""
+    monkeypatch.setattr(range_reader, "_AHEAD_BYTES", 1 << 30)
+    cluster: Any = PatientCluster(LIMIT_S)
+    frames = read_ranges(cluster, WIDE_TOPIC, [OffsetRange(0, 0, 1 << 40), OffsetRange(1, 0, 1 << 40)], where=ANY)
+    next(frames)
+    frames.close()
+    assert not reading_threads()
+
+
+def reading_threads(partition: int | None = None) -> list[threading.Thread]:
+    beginning = "pylog-read-wide-" + ("" if partition is None else str(partition))
+    return [thread for thread in threading.enumerate() if thread.name.startswith(beginning)]
+
+
+def frame_at(offset: int, partition: int = 0) -> pa.Buffer:
     """A stamped frame of one record."""
     frame = encode_frame(
         pa.record_batch({"value": pa.array([b"v"])}), TopicSchema.untyped(), timestamps=1_700_000_000_000
     )
     header = parse_header(frame)
     stamped = stamp(
-        header, base_offset=offset, leader_epoch=0, append_time_ms=0, high_watermark=0, topic_id=bytes(16), partition=0
+        header,
+        base_offset=offset,
+        leader_epoch=0,
+        append_time_ms=0,
+        high_watermark=0,
+        topic_id=bytes(16),
+        partition=partition,
     )
     return pa.py_buffer(bytes(stamped) + frame.slice(len(stamped)).to_pybytes())
