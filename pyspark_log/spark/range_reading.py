@@ -17,7 +17,6 @@ pairs), but 35,000 rows of 8 bytes, 280 KiB, cost 0.02 ms. So frames of few rows
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pyarrow as pa
@@ -39,6 +38,7 @@ from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, SecondLooks, report_loss
 from pyspark_log.spark.row_schema import RowLayout
+from pyspark_log.spark.worker_cluster import worker_cluster
 
 _SMALL_ROWS = 2_048
 _SMALL_BYTES = 128 << 10
@@ -49,17 +49,6 @@ _ENOUGH_BYTES = 8 << 20
 _MOST_ROWS = 65_536
 
 _LOOKS_GONE = (UnknownTopicOrPartitionError, InconsistentTopicIdError, OffsetOutOfRangeError, DataLossError)
-
-_clusters: dict[tuple[object, ...], Cluster] = {}
-
-
-def worker_cluster(options: SourceOptions) -> Cluster:
-    """This process's connections for these settings; made when first asked for, kept as long as the process lives."""
-    key = (os.getpid(), *sorted(options.client.items()))
-    cluster = _clusters.get(key)
-    if cluster is None:
-        cluster = _clusters[key] = Cluster.from_settings(options.settings())
-    return cluster
 
 
 def read_ranges(ranges: Iterable[PlannedRange], options: SourceOptions, layout: RowLayout) -> Iterator[pa.RecordBatch]:

@@ -58,6 +58,7 @@ from pyspark_log.spark.log_view import QUERY_PATIENCE_S
 from pyspark_log.spark.options import SinkOptions
 from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
+from pyspark_log.spark.worker_cluster import worker_cluster
 
 _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined until frames of a good size can be made
 """How much is handed to the producer at a time: a full frame (1 MiB) for each of a few partitions."""
@@ -286,22 +287,19 @@ def commit_batch(
             _decide_empty(options, scope)
         return
     rows, size = sum(each.rows for each in written), sum(each.payload_bytes for each in written)
-    cluster = Cluster.from_settings(options.settings())
-    try:
-        decided = _patiently(
-            lambda: decide(
-                cluster,
-                results,
-                rows=rows,
-                payload_bytes=size,
-                keeps_first=options.keeps_first,
-                timeout_s=cluster.request_timeout_s,
-            )
+    cluster = worker_cluster(options)
+    decided = _patiently(
+        lambda: decide(
+            cluster,
+            results,
+            rows=rows,
+            payload_bytes=size,
+            keeps_first=options.keeps_first,
+            timeout_s=cluster.request_timeout_s,
         )
-        if is_visible_after:
-            _wait_until_visible(cluster, results[0].scope.transactional_id)
-    finally:
-        cluster.close()
+    )
+    if is_visible_after:
+        _wait_until_visible(cluster, results[0].scope.transactional_id)
     if decided.is_replay and (decided.decided_rows, decided.decided_payload_bytes) != (rows, size):
         event(
             _logger,
@@ -315,13 +313,10 @@ def commit_batch(
 
 
 def _decide_empty(options: SinkOptions, scope: BatchScope) -> None:
-    cluster = Cluster.from_settings(options.settings())
-    try:
-        _patiently(
-            lambda: decide_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
-        )
-    finally:
-        cluster.close()
+    cluster = worker_cluster(options)
+    _patiently(
+        lambda: decide_empty(cluster, scope, keeps_first=options.keeps_first, timeout_s=cluster.request_timeout_s)
+    )
 
 
 def _wait_until_visible(cluster: Cluster, transactional_id: str) -> None:
@@ -343,13 +338,11 @@ def _wait_until_visible(cluster: Cluster, transactional_id: str) -> None:
 def abort_batch(options: SinkOptions, scope: BatchScope) -> None:
     """Nothing that this run has open becomes visible. Raises nothing: if no broker can be asked, the next run or the
     time limit does it."""
-    cluster = Cluster.from_settings(options.settings())
+    cluster = worker_cluster(options)
     try:
         abort(cluster, scope, timeout_s=cluster.request_timeout_s)
     except PylogError as error:
         event(_logger, "abort batch", level=logging.WARNING, transactional_id=scope.transactional_id, error=error)
-    finally:
-        cluster.close()
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptWritten]:
