@@ -184,6 +184,8 @@ def _look(pids: list[int]) -> Mapping[str, float]:
         except OSError:
             continue
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        if "RssAnon" not in fields:
+            continue  # it has ended, and nobody has taken note yet
         total["memory_mb"] += int(fields["RssAnon"].split()[0]) // 1024
         total["threads"] += int(fields["Threads"])
         total["connections"] += sum(name.startswith("socket:") for name in names)
