@@ -194,12 +194,16 @@ def _decimal(kind: Any, path: str) -> Check:
 
 
 def _whole(value: np.datetime64 | np.timedelta64, unit: str, name: str) -> int | None:
-    """The number of ``unit`` since 1970; None if it is not whole, or not a time."""
+    """The number of ``unit`` since 1970; None if it is not whole, out of range, or not a time."""
     if np.isnat(value) or (np.datetime_data(value)[0] in ("Y", "M", "generic") and name == "timedelta64"):
         return None
-    converted = value.astype(f"{name}[{unit}]")
-    # Compared in its own unit: in the finer one both may have wrapped around.
-    return int(converted.astype(np.int64)) if converted.astype(value.dtype) == value else None
+    try:
+        converted = value.astype(f"{name}[{unit}]")
+        # Compared in its own unit: in the finer one both may have wrapped around, which numpy before 2.5 does.
+        is_whole = converted.astype(value.dtype) == value
+    except OverflowError:
+        return None
+    return int(converted.astype(np.int64)) if is_whole else None
 
 
 def _counted(

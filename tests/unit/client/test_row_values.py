@@ -194,6 +194,6 @@ def test_decimal_with_zeros_at_its_end_is_stored_as_it_is(kind: str, value: str,
     ],
 )
 def test_time_that_is_out_of_range_is_refused(kind: str, value: Any) -> None:
-    """numpy wraps around in silence."""
+    """numpy before 2.5 wraps around in silence; later ones raise an error of their own."""
     with pytest.raises(SchemaMismatchError, match="column 'v' is"):
         stored(kind, value)
