@@ -23,16 +23,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON, PYSPARK = "3.13", "4.2.0"
-INSTALL_LIMIT_S = 400.0
-JOB_LIMIT_S = 300.0
+# The job takes half a minute of a processor, and three minutes of a machine that has ten other things to do.
+INSTALL_LIMIT_S = 600.0
+JOB_LIMIT_S = 900.0
 
-# What pip says if it gets no answer, and if the answer is that there is no such version.
-NO_NETWORK = re.compile(
-    r"ConnectionError|ConnectTimeout|ReadTimeout|Read timed out|ProxyError|SSLError|Max retries exceeded|"
-    r"name resolution|Name or service not known|Connection (?:broken|refused|reset|aborted)|Network is unreachable|"
-    r"IncompleteRead|HTTP error 5\d\d|HTTPError: 5\d\d"
-)
-NO_VERSION = re.compile(r"No matching distribution found for pyspark==|Could not find a version .* pyspark==")
+# What pip says if a download breaks off, if it gets no answer at all, and if there is no such version.
+NO_DOWNLOAD = re.compile(r"ConnectionError|Timeout|timed out|ProxyError|SSLError|IncompleteRead|HTTP error 5\d\d")
+NO_ANSWER = "(from versions: none)"
+NO_VERSION = f"No matching distribution found for pyspark=={PYSPARK}"
+RETRYING = "WARNING: Retrying"
 
 
 def test_versions_under_test_are_those_that_the_package_names() -> None:
@@ -53,9 +52,13 @@ def test_versions_under_test_are_those_that_the_package_names() -> None:
             "ERROR: No matching distribution found for pyspark==4.2.0",
             "the package index could not be reached",
         ),
-        ("ReadTimeoutError: Read timed out.", "the package index could not be reached"),
+        ("pip._vendor.urllib3.exceptions.ReadTimeoutError: Read timed out.", "the package index could not be reached"),
         ("error: subprocess-exited-with-error\nModuleNotFoundError: No module named 'distutils'", None),
-        ("ERROR: Cannot install pyspark-log and numpy==1 because these conflict", None),
+        (
+            "WARNING: Retrying (Retry(total=1)) after connection broken by 'ReadTimeoutError(…)'\n"
+            "ERROR: Cannot install pyspark-log and numpy==1 because these conflict",
+            None,
+        ),
     ],
 )
 def test_only_what_this_machine_lacks_is_a_reason_to_skip(printed: str, reason: str | None) -> None:
@@ -65,6 +68,7 @@ def test_only_what_this_machine_lacks_is_a_reason_to_skip(printed: str, reason: 
     assert (found is None) == (reason is None)
 
 
+@pytest.mark.timeout(2 * INSTALL_LIMIT_S + JOB_LIMIT_S + 300)
 def test_wheel_works_with_the_newest_python_and_the_oldest_pyspark(other_python: Path, tmp_path: Path) -> None:
     """S1: a broker, a typed topic, the command; Spark reads, and a query whose last batch is replayed copies each row
     once.
@@ -111,9 +115,10 @@ def install(python: Path, *wanted: str) -> None:
 
 def reason_to_skip(printed: str) -> str | None:
     """What pip says is missing on this machine; None: something is wrong with what was to be installed."""
-    if NO_NETWORK.search(printed):
+    last = "\n".join(line for line in printed.splitlines() if RETRYING not in line)  # that may have helped
+    if NO_DOWNLOAD.search(last) or (RETRYING in printed and NO_ANSWER in last):
         return f"the package index could not be reached: {printed.strip()[-500:]}"
-    return f"the package index has no PySpark {PYSPARK}" if NO_VERSION.search(printed) else None
+    return f"the package index has no PySpark {PYSPARK}" if NO_VERSION in last else None
 
 
 def find_python() -> Path | None:

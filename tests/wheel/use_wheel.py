@@ -20,7 +20,7 @@ from pyspark_log.testing import LocalCluster
 SCHEMA = "carrier string, delay int32"
 ROWS = [{"carrier": "AA", "delay": -1}, {"carrier": "UA", "delay": 2}]
 LATER = {"carrier": "WN", "delay": 7}
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 def main() -> None:
