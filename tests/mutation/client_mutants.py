@@ -362,8 +362,8 @@ CLIENT: Final = (
     Mutant(
         name="numpy_times_are_compared_after_they_wrapped",
         file="pyspark_log/client/producer/column_values.py",
-        old="converted.astype(value.dtype) == value else None",
-        new="converted == value else None",
+        old="is_whole = converted.astype(value.dtype) == value",
+        new="is_whole = converted == value",
         breaks="A time is stored as given, or refused.",
         tests=("tests/unit/client/test_row_values.py",),
     ),
