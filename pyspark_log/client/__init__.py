@@ -3,6 +3,7 @@
 Rule: imports nothing but `broker_runtime.contract`, pyarrow, numpy and the standard library, and this module imports
 nothing at all. From the bottom up:
 
+    python_values  columns as Python values
     records        records and their positions, as users see them
     unsupported    settings of later versions, which are refused by name
     connection/    metadata, who leads what, calls that are routed and retried

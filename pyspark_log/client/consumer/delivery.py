@@ -13,12 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
@@ -32,7 +30,6 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import visible_frames
 from broker_runtime.contract.model import TimestampType
-from broker_runtime.contract.schema.validity import with_leaves
 from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
@@ -41,6 +38,7 @@ from pyspark_log.client.consumer.committer import TOPIC_IS_GONE, Committer
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
+from pyspark_log.client.python_values import python_values
 from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 
 _CHECK_INTERVAL_S = 1.0  # a waiting caller looks this often whether its assignment has changed
@@ -405,10 +403,10 @@ def records_of(
     times = repeat(constant, rows) if constant is not None else batch.timestamps_ms.to_pylist()
     mappings: Iterable[Any] = repeat(None, rows)
     if is_typed:
-        names = batch.batch.schema.names
-        rows_of_values = zip(*map(_values, batch.batch.columns), strict=True) if names else repeat((), rows)
-        mappings = [dict(zip(names, row, strict=True)) for row in rows_of_values]
-        keys = _column(batch.batch, key, rows)
+        columns_of_rows = dict(zip(batch.batch.schema.names, map(python_values, batch.batch.columns), strict=True))
+        rows_of_values = zip(*columns_of_rows.values(), strict=True) if columns_of_rows else repeat((), rows)
+        mappings = [dict(zip(columns_of_rows, row, strict=True)) for row in rows_of_values]
+        keys = columns_of_rows.get(key) or [None] * rows
         values = [None] * rows
     else:
         keys = _converted(_column(batch.batch, "key", rows), key_from)
@@ -432,42 +430,7 @@ def records_of(
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:
     if name is None or name not in batch.schema.names:
         return [None] * rows
-    return _values(batch.column(name))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """As Python values. What Python's types cannot hold (years beyond 9999, times with nanoseconds, durations of
-    millions of years) is an integer, which `Producer.send` takes, too."""
-    try:
-        # Of times in nanoseconds Arrow cuts some off or raises, which depends on whether pandas is installed.
-        whole = column if (kind := _with_microseconds(column.type)) == column.type else column.cast(kind)
-        values: list[Any] = whole.to_pylist()
-    except (OverflowError, pa.ArrowInvalid):
-        return [_value(scalar) for scalar in column]
-    return values
-
-
-@lru_cache(maxsize=1024)
-def _with_microseconds(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with the times in it in microseconds, as Python has them."""
-    return with_leaves(kind, lambda leaf: pa.time64("us") if pt.is_time64(leaf) else leaf)
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    if not scalar.is_valid:
-        return None
-    if isinstance(scalar, pa.StructScalar):
-        return {name: _value(each) for name, each in scalar.items()}
-    if isinstance(scalar, pa.MapScalar):
-        return [(_value(entry["key"]), _value(entry["value"])) for entry in scalar.values]
-    if isinstance(scalar, pa.ListScalar):
-        return [_value(each) for each in scalar.values]
-    try:
-        if isinstance(scalar, pa.Time64Scalar):
-            scalar = scalar.cast(pa.time64("us"))
-        return scalar.as_py()
-    except (OverflowError, pa.ArrowInvalid):
-        return scalar.value
+    return python_values(batch.column(name))
 
 
 def _converted(column: list[Any], convert: Deserializer | None) -> list[Any]:
