@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 from collections import namedtuple
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -197,3 +198,72 @@ def test_time_that_is_out_of_range_is_refused(kind: str, value: Any) -> None:
     """numpy before 2.5 wraps around in silence; later ones raise an error of their own."""
     with pytest.raises(SchemaMismatchError, match="column 'v' is"):
         stored(kind, value)
+
+
+def typed(columns: str, key: str | None = None) -> TopicSchema:
+    return TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema(columns)), key=key)
+
+
+@pytest.mark.parametrize("kind", ["double", "binary", "boolean", "bigint", "string"])
+def test_required_column_takes_no_null(kind: str) -> None:
+    """Neither one that is given nor one that is left out, whatever else the column takes unchecked."""
+    check = RowCheck("t", typed(f"v {kind} not null, w {kind}"))
+    for row in ({"v": None}, {}, {"w": None}):
+        with pytest.raises(SchemaMismatchError, match="'v' allows no nulls and is missing or None"):
+            check.row(row)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("double", True), ("binary", "x"), ("boolean", 1), ("boolean", 1.0)])
+def test_value_of_another_type_is_refused_although_it_equals_one(kind: str, value: Any) -> None:
+    """Only values of exactly the column's own type are taken unchecked."""
+    with pytest.raises(SchemaMismatchError, match="column 'v' is"):
+        stored(kind, value)
+
+
+def bytes_of(value: Any) -> int:
+    if isinstance(value, str):
+        return 16 + len(value.encode())
+    if isinstance(value, bytes):
+        return 16 + len(value)
+    if isinstance(value, Mapping):
+        return 16 + sum(bytes_of(name) + bytes_of(each) for name, each in value.items())
+    if isinstance(value, Iterable):
+        return 16 + sum(map(bytes_of, value))
+    return 16
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"i": 1, "f": 0.5, "d": Decimal(1), "at": NOON, "flag": True},
+        {"text": "é" * 50, "raw": bytes(70)},
+        {"tags": ["a", "bc", None], "m": {"k": b"12"}, "s": {"text": "xyz", "n": None}, "nested": [{"a": ["x" * 90]}]},
+    ],
+)
+def test_size_of_a_row_counts_every_value_and_all_text(row: dict[str, Any]) -> None:
+    """``buffer.memory`` bounds what is held: 64 bytes a record, 16 a value, and the bytes of text at any depth."""
+    columns = (
+        "i int, f double, d decimal(5,1), at timestamp, flag boolean, text string, raw binary, tags array<string>, "
+        "m map<string,binary>, s struct<text:string,n:int>, nested array<struct<a:array<string>>>"
+    )
+    check = RowCheck("t", typed(columns))
+    taken = check.row(row)
+    assert check.size(taken) == 64 + sum(map(bytes_of, taken))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("int", -2, b"\xff\xff\xff\xfe"),
+        ("bigint", -2, b"\xff" * 7 + b"\xfe"),
+        ("tinyint", 1, b"\0\0\0\1"),
+        ("string", "é", "é".encode()),
+        ("binary", b"\0a", b"\0a"),
+        ("bigint", None, None),
+    ],
+)
+def test_key_column_has_the_bytes_that_kafkas_serializers_write(kind: str, value: Any, expected: bytes | None) -> None:
+    """W7: four bytes for integers of up to 32 bits, eight above."""
+    check = RowCheck("t", typed(f"w int, k {kind}", key="k"))
+    assert check.key_bytes(check.row({"k": value})) == expected
