@@ -13,7 +13,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from broker_runtime.contract.errors import ClientTimeoutError, PylogError
 from broker_runtime.contract.waiting import Deadline
@@ -187,9 +187,14 @@ class RecordFuture(tuple[Delivery, int], _LazyFuture[RecordMetadata]):
     Waiting for it with `result` or `exception` sends its batch at once. It cannot be cancelled.
     """
 
-    def __init__(self, _: tuple[Delivery, int]) -> None:
-        # Does not call Future's: see `_LazyFuture`.
-        pass
+    if TYPE_CHECKING:
+
+        def __init__(self, _: tuple[Delivery | None, int]) -> None: ...  # never None: a queue with room has one
+
+    else:
+        # `tuple.__new__` does all there is to do. Future's must not run (see `_LazyFuture`), and a function that does
+        # nothing would take as long as the rest of making a future.
+        __init__ = object.__init__
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Blocks until the record is acknowledged; raises its error, or `ClientTimeoutError` after ``timeout`` s."""
@@ -280,6 +285,16 @@ def wait_for(deliveries: Sequence[Delivery], timeout_s: float | None) -> None:
 
 def run_logged(callback: Callable[[], object]) -> None:
     """Calls ``callback``; an exception that it raises is logged and not passed on."""
-    outcome: Future[Any] = Future()
-    outcome.add_done_callback(lambda _: callback())
+    try:
+        callback()
+    except Exception as error:  # noqa: BLE001 - `concurrent.futures` logs it
+        _log(error)
+
+
+def _log(error: Exception) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    outcome: Future[None] = Future()
+    outcome.add_done_callback(fail)
     outcome.set_result(None)

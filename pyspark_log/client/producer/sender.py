@@ -93,8 +93,10 @@ class Sender:
 
     def queues_with(self, topic: str, partition: int | None) -> TopicQueues:
         """As `queues_of`; if the topic lacks the partition it is described again once: it may have been added since."""
-        queues = self.queues_of(topic)
-        if isinstance(partition, int) and partition >= len(queues.partitions):
+        queues = self._topics.get(topic)
+        if queues is None or self._is_stopped:  # known ones are found here, without another call
+            queues = self.queues_of(topic)
+        if partition is not None and isinstance(partition, int) and partition >= len(queues.partitions):
             return self.refreshed_queues_of(topic)
         return queues
 

@@ -30,7 +30,7 @@ _FRAME_OVERHEAD_BYTES = 4 << 10  # header, directory and Arrow's own, of a frame
 
 
 class TopicQueues:
-    """One topic. Changed only under the accumulator's lock, except for the keys that `partition_of` remembers."""
+    """One topic. Changed only under the accumulator's lock, except for `queue_of_key`."""
 
     def __init__(self, topic: Topic, partitioner: str | PartitionFunction, batch_bytes: int) -> None:
         self.topic = topic
@@ -42,7 +42,7 @@ class TopicQueues:
         self._partitioner = partitioner
         self._next_partition = 0
         self._has_opened_batch = False  # sticky: the first batch is opened in the first partition
-        self._known_keys: dict[bytes, int] = {}
+        self.queue_of_key: dict[bytes, PartitionQueue] = {}  # of keys that were seen before
         self.grow(topic)
 
     def grow(self, topic: Topic) -> list[PartitionQueue]:
@@ -63,7 +63,7 @@ class TopicQueues:
         ]
         if new:
             self.partitions = [*self.partitions, *new]
-            self._known_keys = {}
+            self.queue_of_key = {}
             self.continue_unkeyed_at(self._next_partition)
         return new
 
@@ -98,6 +98,7 @@ class TopicQueues:
 
     def partition_of(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
         """The queue of a record with this key or explicit partition; None: the next of `unkeyed`."""
+        known = self.queue_of_key  # first: `grow` replaces it last, and none of the new one may be from before
         queues = self.partitions
         if partition is not None:
             return queues[check_partition(self.topic.name, partition, len(queues))]
@@ -106,13 +107,12 @@ class TopicQueues:
             return queues[check_partition(self.topic.name, chosen, len(queues))]
         if key is None:
             return None
-        known = self._known_keys
         found = known.get(key)
         if found is None:
             if len(known) >= _KEYS_REMEMBERED:
-                self._known_keys = known = {}
-            found = known[key] = partition_for_key(key, len(queues))
-        return queues[found]
+                known.clear()
+            found = known[key] = queues[partition_for_key(key, len(queues))]
+        return found
 
     def shares(
         self, batch: pa.RecordBatch, keys: pa.Array | None, partition: int | None
