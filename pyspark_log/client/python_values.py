@@ -28,12 +28,15 @@ _DAY_US = 86_400 * 10**6
 _INT64_MIN = -(1 << 63)
 _FEW_ROWS = 2  # so few values are made faster one by one
 
+_PLAIN = frozenset(kind.id for kind in (pa.binary(), pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()))
+
 Convert = Callable[[pa.Array], list[Any]]
 
 
 def python_values(column: pa.Array) -> list[Any]:
     """The column's values; null is None. Text that is not UTF-8 raises what pyarrow raises."""
-    return _converter(column.type)(column)
+    kind = column.type
+    return _plain(column) if kind.id in _PLAIN else _converter(kind)(column)
 
 
 @lru_cache(maxsize=1024)

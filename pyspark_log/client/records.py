@@ -149,17 +149,19 @@ class ConsumedBatch:
 
     def slice(self, start: int, length: int | None = None) -> ConsumedBatch:
         """Rows ``[start, start + length)``, without a copy."""
-        stop = len(self) if length is None else min(start + length, len(self))
+        rows = int(self.batch.num_rows)
+        stop = rows if length is None else min(start + length, rows)
+        times, headers, offsets = self._times, self.headers, self._offsets
         return ConsumedBatch(
             topic=self.topic,
             partition=self.partition,
             batch=self.batch.slice(start, stop - start),
-            base_offset=self._offset_of(start),
-            times=self._times if isinstance(self._times, int) else self._times.slice(start, stop - start),
+            base_offset=self.base_offset + start if offsets is None else self._offset_of(start),
+            times=times if isinstance(times, int) else times.slice(start, stop - start),
             timestamp_type=self.timestamp_type,
-            headers=None if self.headers is None else self.headers.slice(start, stop - start),
-            offsets=None if self._offsets is None else self._offsets.slice(start, stop - start),
-            next_offset=self._end_of(start, stop),
+            headers=None if headers is None else headers.slice(start, stop - start),
+            offsets=None if offsets is None else offsets.slice(start, stop - start),
+            next_offset=self.next_offset if stop == rows else self._end_of(start, stop),
         )
 
     def rows_before(self, offset: int) -> int:
@@ -184,9 +186,7 @@ class ConsumedBatch:
         )
 
     def _end_of(self, start: int, stop: int) -> int:
-        """Where to go on behind the rows ``[start, stop)``."""
-        if stop == len(self):
-            return self.next_offset
+        """Where to go on behind the rows ``[start, stop)``, which are not the last ones."""
         return self._offset_of(start) if stop <= start else self._offset_of(stop - 1) + 1
 
     def _offset_of(self, row: int) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
@@ -77,7 +76,7 @@ class Delivery:
         with self._heartbeats.polling():
             while True:
                 records: list[Record] = []
-                with self._taking() as taken:
+                with _Taking(self._fetcher) as taken:
                     while len(records) < limit:
                         batch = self._next_if_any(limit - len(records)) if records else self._next(deadline, limit)
                         if batch is None:
@@ -98,7 +97,7 @@ class Delivery:
         with self._heartbeats.polling():
             while True:
                 size = 0
-                with self._taking() as batches:
+                with _Taking(self._fetcher) as batches:
                     while size < limit_bytes:
                         batch = self._next_if_any(None) if batches else self._next(deadline, None)
                         if batch is None:
@@ -133,9 +132,9 @@ class Delivery:
         Ends before the batch does when the group has news for the caller; the rest is delivered again if the
         partition is still the member's.
         """
-        may_continue = self._heartbeats.goes_on if self._committer.has_group else _always
+        goes_on = self._heartbeats.goes_on if self._committer.has_group else None
         state = self._fetcher.states[batch.topic_partition]
-        with self._taking() as taken:
+        with _Taking(self._fetcher) as taken:
             taken.append(batch)
             try:
                 records = self._records_that_convert(batch)
@@ -148,14 +147,14 @@ class Delivery:
         self._committer.looped = state
         try:
             for record in records:
-                if not may_continue():
+                if goes_on is not None and not goes_on():
                     self._committer.looped = None
                     return
-                state.position = record.offset + 1
+                state.position = next_offset = record[2] + 1  # its offset, faster than by name
                 yield record
                 if state.generation != generation:  # the loop's body moved the position
                     return
-                state.finished = record.offset + 1
+                state.finished = next_offset
         finally:
             rest = batch.slice(batch.rows_before(state.position)) if state.generation == generation else None
             if rest is not None and len(rest):
@@ -258,19 +257,6 @@ class Delivery:
                 state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
 
-    @contextmanager
-    def _taking(self) -> Iterator[list[ConsumedBatch]]:
-        """What is taken within is the caller's, unless that ends with an exception: then it is delivered again."""
-        taken: list[ConsumedBatch] = []
-        try:
-            yield taken
-        except BaseException:
-            for batch in reversed(taken):
-                state = self._fetcher.states[batch.topic_partition]
-                state.position = batch.base_offset
-                state.batches.appendleft(batch)
-            raise
-
     def _deliver(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
         batch = state.batches.popleft()
         if max_rows is not None and len(batch) > max_rows:
@@ -353,6 +339,27 @@ def _leader_of(state: PartitionState) -> int | None:
     return state.topic.partition(state.at.partition).leader
 
 
+class _Taking:
+    """What is taken within is the caller's, unless that ends with an exception: then it is delivered again."""
+
+    __slots__ = ("_fetcher", "_taken")
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._taken: list[ConsumedBatch] = []
+
+    def __enter__(self) -> list[ConsumedBatch]:
+        return self._taken
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            return
+        for batch in reversed(self._taken):
+            state = self._fetcher.states[batch.topic_partition]
+            state.position = batch.base_offset
+            state.batches.appendleft(batch)
+
+
 def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
     """The batches in what was fetched, from ``state.position`` on, none of them empty. Raises `CorruptRecordError`.
 
@@ -428,14 +435,9 @@ def records_of(
 
 
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:
-    if name is None or name not in batch.schema.names:
-        return [None] * rows
-    return python_values(batch.column(name))
+    index = -1 if name is None else batch.schema.get_field_index(name)
+    return [None] * rows if index < 0 else python_values(batch.column(index))
 
 
 def _converted(column: list[Any], convert: Deserializer | None) -> list[Any]:
     return column if convert is None else [None if value is None else convert(value) for value in column]
-
-
-def _always() -> bool:
-    return True

@@ -9,8 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import GroupHeartbeatResponse
@@ -28,6 +27,23 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def steady_s() -> float:
     """Never goes back, and advances while the machine sleeps, as leases do."""
     return time.clock_gettime(_CLOCK)
+
+
+class Polling:
+    """See `Heartbeats.polling`. (A generator would take 0.6 µs more of each call.)"""
+
+    __slots__ = ("_clock", "_machine")
+
+    def __init__(self, machine: Membership, clock: Callable[[], float]) -> None:
+        self._machine = machine
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._machine.is_polling = True
+
+    def __exit__(self, *_: object) -> None:
+        self._machine.polled_s = self._clock()
+        self._machine.is_polling = False
 
 
 class Heartbeats:
@@ -149,16 +165,9 @@ class Heartbeats:
         machine.polled_s = now_s = self._clock()
         return now_s < machine.lease_until_s and not machine.has_news
 
-    @contextmanager
-    def polling(self) -> Iterator[None]:
+    def polling(self) -> Polling:
         """Around every call in which the caller waits for records: meanwhile ``max.poll.interval.ms`` does not run."""
-        machine = self._machine
-        machine.is_polling = True
-        try:
-            yield
-        finally:
-            machine.polled_s = self._clock()
-            machine.is_polling = False
+        return Polling(self._machine, self._clock)
 
     def wait(self, timeout_s: float) -> None:
         """Blocks until there is news or another answer of the coordinator, at most ``timeout_s``."""
