@@ -70,7 +70,7 @@ def _measure(cluster: Any, admin: Any, axis: Axis, size_gb: float) -> None:
     assert oldest is not None
     oldest_ms = int(oldest.timestamp() * 1e3)
     times_ms = [oldest_ms + (newest_ms - oldest_ms) * number // _LOOKUPS for number in range(_LOOKUPS)]
-    took_s = sorted(fastest_s(lambda: admin.list_offsets({at: time_ms}), 1) for time_ms in times_ms)  # noqa: B023
+    took_s = sorted(fastest_s(lambda: admin.list_offsets({at: time_ms}), 3) for time_ms in times_ms)  # noqa: B023
     add("offset of a time, median", took_s[len(took_s) // 2], 2)
     add("offset of a time, slowest", took_s[-1], 20)
     for name, first in (("last 1,000 records", end - 1_000), ("middle 1,000 records", end // 2)):
