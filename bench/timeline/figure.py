@@ -101,16 +101,21 @@ def draw(title: str, note: str, spans: Sequence[Span], window: Window) -> str:
     )
 
 
-def _lanes(spans: Iterable[Span]) -> list[str]:
-    """Processes in the order of their first span, and their threads likewise."""
-    processes: list[str] = []
-    lanes: list[tuple[str, str]] = []
-    for span in sorted(spans, key=lambda each: (each.begin_ns, each.kind == "wait")):
-        if span.process not in processes:
-            processes.append(span.process)
-        if (span.process, span.lane) not in lanes:
-            lanes.append((span.process, span.lane))
-    return [lane for process in processes for owner, lane in lanes if owner == process]
+def _lanes(spans: Sequence[Span]) -> list[str]:
+    """Processes in the order in which they begin to work, and their threads likewise."""
+    first_ns = min(span.begin_ns for span in spans)
+    began: dict[str, int] = {}
+    for span in spans:
+        if span.kind == "wait" or span.begin_ns == first_ns:
+            began.setdefault(span.lane, 2 * span.end_ns)  # behind all others until it works
+    for span in sorted(spans, key=lambda each: each.begin_ns, reverse=True):
+        if span.kind != "wait" and (span.begin_ns > first_ns or span.kind == "spark"):
+            began[span.lane] = span.begin_ns
+    processes = {
+        span.process: min(began[each.lane] for each in spans if each.process == span.process) for span in spans
+    }
+    owner = {span.lane: span.process for span in spans}
+    return sorted(owner, key=lambda lane: (processes[owner[lane]], owner[lane], began[lane]))
 
 
 def _placed(spans: Sequence[Span]) -> list[tuple[int, Span]]:

@@ -26,9 +26,13 @@ _PROCESSES = (
 """Parts of commands, and what processes with them are called."""
 
 
+_IDLE = 0.0002
+"""A thread that works for less than this part of a window is left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A call: half-open, ns of CLOCK_MONOTONIC."""
+    """A call: half-open, ns of CLOCK_MONOTONIC. ``thread`` is unique in its process."""
 
     process: str
     thread: str
@@ -79,7 +83,7 @@ def read_spans(directory: Path, own_pid: int, own_name: str) -> list[Span]:
         named[process] += 1
         if named[process] > 1:
             process = f"{process} {named[process]}"
-        threads = dict(line.split(" ", 1) for line in _lines(directory / f"threads-{pid}.txt"))
+        threads = _thread_names(directory / f"threads-{pid}.txt")
         details = ["", *_lines(directory / f"details-{pid}.txt")]
         content = path.read_bytes()
         spans = list(SPAN.iter_unpack(content))
@@ -90,23 +94,36 @@ def read_spans(directory: Path, own_pid: int, own_name: str) -> list[Span]:
                 continue
             hook = HOOKS[number]
             label = f"{hook.label} {details[detail]}" if detail else hook.label
-            found.append(Span(process, _thread_name(threads[str(thread)], process), label, hook.kind, begin_ns, end_ns))
+            found.append(Span(process, threads[thread], label, hook.kind, begin_ns, end_ns))
     return found
 
 
 def without_idle_lanes(spans: Sequence[Span], window: Window) -> list[Span]:
-    """Without threads that only wait, and without what one waits for on behalf of nobody: a single span that fills the
-    window."""
-    busy = {span.lane for span in spans if span.kind != "wait"}
-    return [span for span in spans if span.lane in busy or (span.end_ns - span.begin_ns) < 0.98 * window.ms * 1e6]
+    """Without threads that do nothing in the window, or hardly anything: streams that wait, and their heartbeats."""
+    work_ns: Counter[str] = Counter()
+    for span in spans:
+        if span.kind != "wait":
+            work_ns[span.lane] += span.end_ns - span.begin_ns
+    return [span for span in spans if work_ns[span.lane] > _IDLE * window.ms * 1e6]
 
 
-def _thread_name(name: str, process: str) -> str:
-    if name.startswith("Dummy-"):
-        return f"gRPC's thread {name.removeprefix('Dummy-')}"
-    if name == "MainThread":
-        return "main thread"
-    return name.split("-ipv4")[0].rstrip(":0123456789.") if name.startswith("produce-ack") else name
+def _thread_names(path: Path) -> dict[int, str]:
+    """What each thread is called, by number."""
+    names: dict[int, str] = {}
+    given: Counter[str] = Counter()
+    for line in _lines(path):
+        number, _, name = line.partition(" ")
+        if name == "MainThread":
+            name = "main thread"
+        elif name.startswith("Dummy-"):
+            name = "gRPC's thread"
+        elif name.startswith("produce-ack-"):
+            name = "produce-ack"
+        elif name.startswith("pylog-read-"):
+            name = "pylog-read"
+        given[name] += 1
+        names[int(number)] = name if given[name] == 1 else f"{name} {given[name]}"
+    return names
 
 
 def _lines(path: Path) -> list[str]:

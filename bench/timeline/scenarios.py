@@ -133,8 +133,8 @@ def micro_batch(workspace: Workspace, directory: Path) -> Recorded:
 
 
 def sink_task(workspace: Workspace, directory: Path) -> Recorded:
-    recorded = Recorded(f"One task of Spark's sink: {ROWS:,} rows of 100 bytes into one partition")
     rows = workspace.scaled(ROWS)
+    recorded = Recorded(f"One task of Spark's sink: {rows:,} rows of 100 bytes into one partition")
 
     def write() -> None:
         with workspace.topic(partitions=1, prefix="timeline") as topic:
@@ -146,8 +146,8 @@ def sink_task(workspace: Workspace, directory: Path) -> Recorded:
 
 
 def source_task(workspace: Workspace, directory: Path) -> Recorded:
-    recorded = Recorded(f"One task of Spark's source: {ROWS:,} rows of 100 bytes out of one partition")
     rows = workspace.scaled(ROWS)
+    recorded = Recorded(f"One task of Spark's source: {rows:,} rows of 100 bytes out of one partition")
     with workspace.topic(partitions=1, prefix="timeline") as topic:
         fill(workspace.cluster, topic, data.values_batch(10_000), rows=rows, partitions=1)
         options = {"subscribe": topic, "pylog.bootstrap.servers": workspace.cluster.bootstrap_servers}
