@@ -12,6 +12,6 @@ more than it should.
     frames          rows per frame, value sizes, columns: producing and consuming
     log_size        of one partition: broker start, lookups, the last records
 
-Rule: a cost is the fastest of several repetitions, because another program on the machine makes any of them slower and
-none faster.
+Rule: a duration is the fastest of several repetitions, because another program on the machine makes any of them slower
+and none faster. Beside it stands the processor time of everything that took part, which other programs hardly change.
 """

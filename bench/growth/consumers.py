@@ -13,8 +13,8 @@ import time
 from contextlib import ExitStack
 from typing import Self
 
-from bench.growth.table import Axis, fastest_s
-from bench.memory import processor_s, status_mb
+from bench.growth.table import PROCESSOR, Axis, fastest_s, processor_s
+from bench.memory import status_mb
 from bench.workspace import Workspace
 
 _EACH = 125
@@ -61,17 +61,20 @@ def _measure(servers: str, broker: int, axis: Axis, count: int) -> None:
             percent = max(0.0, _percent(broker) - before_percent)
             acknowledged_s = fastest_s(lambda: producer.send("other", b"value").result(30), 200)
             took_s = []
+            used_s = processor_s()
             for _ in range(_RECORDS):
                 seen += 1
                 sent_ns = time.monotonic_ns()
                 producer.send("theirs", b"value").result(60)
                 took_s.append((_all_have(processes, seen) - sent_ns) / 1e9)
-                time.sleep(0.5)
+            used_s = processor_s() - used_s
     axis.add(count, "all have begun to wait", ready_s, unit="s", shape="linear", floor=1.0)
     axis.add(count, "broker's own memory", grown_mb, unit="MB", shape="linear", floor=10.0)
     axis.add(count, "broker's processor", percent, unit="% of a core", shape="linear", floor=2.0)
     axis.add(count, "acknowledgement of another topic", acknowledged_s * 1e3, unit="ms", shape="flat", floor=0.5)
-    axis.add(count, "all have a record", min(took_s) * 1e3, unit="ms", shape="linear", floor=10.0)
+    name = "all have a record"
+    axis.add(count, name, min(took_s) * 1e3, unit="ms", shape="linear", floor=10.0)
+    axis.add(count, f"{name}: {PROCESSOR}", used_s / _RECORDS * 1e3, unit="ms", shape="linear", floor=20.0)
 
 
 class _Process:

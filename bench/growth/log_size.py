@@ -16,12 +16,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from bench.growth.partitions import add_start
 from bench.growth.table import Axis, fastest_s
 from bench.workspace import Workspace
 
@@ -56,13 +56,13 @@ def _measure(cluster: Any, admin: Any, axis: Axis, size_gb: float) -> None:
     def add(name: str, seconds: float, floor_ms: float) -> None:
         axis.add(size_gb, name, seconds * 1e3, unit="ms", shape="flat", floor=floor_ms)
 
-    add("start after a clean stop", min(_start_s(cluster, lambda: cluster.stop(1)) for _ in range(2)), 300)
+    add_start(axis, size_gb, "start after a clean stop", cluster, cluster.stop, 2)
 
-    def killed() -> None:
+    def killed(broker_id: int) -> None:
         _grow_to(cluster, 0, 100 * _BATCH_ROWS * _VALUE_BYTES)
-        cluster.kill(1)
+        cluster.kill(broker_id)
 
-    add("start after kill -9", min(_start_s(cluster, killed) for _ in range(2)), 300)
+    add_start(axis, size_gb, "start after kill -9", cluster, killed, 2)
     at = TopicPartition(_TOPIC, 0)
     limits = [admin.list_offsets({at: which})[at] for which in ("earliest", "latest", "max_timestamp")]
     end, newest_ms = limits[1].offset, limits[2].timestamp
@@ -79,7 +79,7 @@ def _measure(cluster: Any, admin: Any, axis: Axis, size_gb: float) -> None:
             reader = read(_TOPIC, start=first, end=first + 1_000, bootstrap_servers=cluster.bootstrap_servers)
             assert sum(batch.num_rows for batch in reader) == 1_000
 
-        add(name, fastest_s(found, 10), 20)
+        axis.measure(size_gb, name, found, times=20, unit="ms", shape="flat", floor=10)
 
 
 def _grow_to(cluster: Any, written: int, size: int) -> int:
@@ -108,10 +108,3 @@ def _dig_holes(cluster: Any) -> None:
     for path in sorted(directory.glob(f"{_TOPIC}-0/*.log"))[:-1]:
         if path.stat().st_blocks * 512 > path.stat().st_size // 4:
             subprocess.run(["fallocate", "--dig-holes", str(path)], check=False, capture_output=True)
-
-
-def _start_s(cluster: Any, end: Callable[[], None]) -> float:
-    end()
-    began_s = time.perf_counter()
-    cluster.start(1)
-    return time.perf_counter() - began_s

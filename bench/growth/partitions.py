@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import data
-from bench.growth.table import Axis, fastest_s
+from bench.growth.table import PROCESSOR, Axis, processor_s
 from bench.source import micro_batches, to_nothing
 from bench.workspace import Workspace
 
@@ -33,43 +33,44 @@ def partitions(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
 
 
 def _walk(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int) -> None:
-    def add(name: str, seconds: float, *, flat: bool, floor_ms: float) -> None:
-        axis.add(count, name, seconds * 1e3, unit="ms", shape="flat" if flat else "linear", floor=floor_ms)
+    def linear(name: str, once: Callable[[], object], times: int, floor_ms: float) -> None:
+        axis.measure(count, name, once, times=times, unit="ms", shape="linear", floor=floor_ms)
 
-    began_s = time.perf_counter()
-    admin.create_topic("many", partitions=count)
-    add("create_topic", time.perf_counter() - began_s, flat=False, floor_ms=20)
-    filled_s = _fill(cluster, count)
-    add("send_batch to each, flush", filled_s, flat=False, floor_ms=50)
-    add("describe_topics", fastest_s(admin.describe_topics, 10), flat=False, floor_ms=2)
+    def flat(name: str, once: Callable[[], object], times: int, floor_ms: float) -> None:
+        axis.measure(count, name, once, times=times, unit="ms", shape="flat", floor=floor_ms)
+
+    linear("create_topic", lambda: admin.create_topic("many", partitions=count), 1, 50)
+    linear("send_batch to each, flush", lambda: _fill(cluster, count), 1, 50)
+    linear("describe_topics", admin.describe_topics, 30, 2)
     all_of = {("many", number): "latest" for number in range(count)}
-    add("list_offsets of all", fastest_s(lambda: admin.list_offsets(all_of), 10), flat=False, floor_ms=2)
+    linear("list_offsets of all", lambda: admin.list_offsets(all_of), 30, 2)
 
     source = {"subscribe": "many", "pylog.bootstrap.servers": cluster.bootstrap_servers, "startingOffsets": "earliest"}
     sink = {"topic": "sunk", "pylog.bootstrap.servers": cluster.bootstrap_servers}
     admin.create_topic("sunk", partitions=count)
-    add("Spark source, batch", fastest_s(_reading(workspace, source), _TURNS + 1), flat=True, floor_ms=100)
-    add("Spark sink, batch", fastest_s(_writing(workspace, sink), _TURNS + 1), flat=True, floor_ms=100)
+    for what, job in (("source", _reading(workspace, source)), ("sink", _writing(workspace, sink))):
+        job()  # the first one starts workers
+        flat(f"Spark {what}, batch", job, _TURNS, 200)
     _one_by_one(cluster)
+    used_s = processor_s()
     took_ms = sorted(took for took, _ in _micro_batches(workspace, cluster))
-    add("Spark micro-batch of 1 row", took_ms[len(took_ms) // 2] / 1e3, flat=True, floor_ms=50)
+    used_ms = (processor_s() - used_s) * 1e3 / len(took_ms)
+    name = "Spark micro-batch of 1 row"
+    axis.add(count, name, took_ms[0], unit="ms", shape="flat", floor=50)
+    axis.add(count, f"{name}: {PROCESSOR}", used_ms, unit="ms", shape="flat", floor=100)
+    for what, end in (("a clean stop", cluster.stop), ("kill -9", cluster.kill)):
+        add_start(axis, count, f"start after {what}", cluster, end, 3)
 
-    add("start after a clean stop", _start_s(cluster, cluster.stop), flat=True, floor_ms=300)
-    add("start after kill -9", _start_s(cluster, cluster.kill), flat=True, floor_ms=300)
 
-
-def _fill(cluster: Any, count: int) -> float:
-    """`_ROWS` rows in all, the same number to each partition, each partition's in one batch; returns the seconds."""
+def _fill(cluster: Any, count: int) -> None:
+    """`_ROWS` rows in all, the same number to each partition, each partition's in one batch."""
     from pyspark_log import Producer
 
     batch = data.values_batch(_ROWS // count)
     with Producer(cluster.bootstrap_servers) as producer:
-        producer.partitions_for("many")
-        began_s = time.perf_counter()
         for number in range(count):
             producer.send_batch("many", batch, partition=number)
         producer.flush(timeout=300)
-        return time.perf_counter() - began_s
 
 
 def _reading(workspace: Workspace, options: dict[str, str]) -> Callable[[], None]:
@@ -106,12 +107,14 @@ def _micro_batches(workspace: Workspace, cluster: Any) -> list[tuple[int, int]]:
     return micro_batches(workspace, "pylog", options, _MICRO_BATCHES)[2:]
 
 
-def _start_s(cluster: Any, end: Callable[[int], None]) -> float:
-    """The fastest start of three, after that end."""
-    took_s = []
-    for _ in range(3):
+def add_start(axis: Axis, at: float, name: str, cluster: Any, end: Callable[[int], None], times: int) -> None:
+    """Ends broker 1 by ``end`` and starts it, so often: adds the fastest start, and its least processor time."""
+    took_s, used_s = [], []
+    for _ in range(times):
         end(1)
         began_s = time.perf_counter()
         cluster.start(1)  # returns when it serves and leads its partitions
         took_s.append(time.perf_counter() - began_s)
-    return min(took_s)
+        used_s.append(processor_s(cluster.pid(1)))
+    axis.add(at, name, min(took_s) * 1e3, unit="ms", shape="flat", floor=300)
+    axis.add(at, f"{name}: {PROCESSOR}", min(used_s) * 1e3, unit="ms", shape="flat", floor=200)
