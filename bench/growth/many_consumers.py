@@ -16,6 +16,10 @@ from collections import Counter
 from pyspark_log import Consumer
 
 
+_AT_ONCE = 10
+"""So many consumers connect at the same time."""
+
+
 def main(bootstrap: str, topic: str, count: int) -> None:
     polled = threading.Semaphore(0)
     lock = threading.Lock()
@@ -37,11 +41,13 @@ def main(bootstrap: str, topic: str, count: int) -> None:
                 polled.release()
                 is_first = False
 
-    for _ in range(count):
+    for number in range(count):
         threading.Thread(target=wait, daemon=True).start()
-    for _ in range(count):
-        if not polled.acquire(timeout=180):
-            sys.exit("not all consumers came to poll within 180 s")
+        if number >= _AT_ONCE and not polled.acquire(timeout=60):
+            sys.exit("no consumer came to poll within 60 s")
+    for _ in range(min(count, _AT_ONCE)):
+        if not polled.acquire(timeout=60):
+            sys.exit("not all consumers came to poll within 60 s")
     print("ready", flush=True)
     sys.stdin.read()
     os._exit(0)
