@@ -15,7 +15,6 @@ from collections import Counter
 
 from pyspark_log import Consumer
 
-
 _AT_ONCE = 10
 """So many consumers connect at the same time."""
 
