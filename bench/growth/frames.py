@@ -50,27 +50,29 @@ def value_sizes(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
 
 
 def columns(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
-    rows, frames = 1_000, 40
+    rows, frames = 10_000, 4
     for count in (1, 10) if workspace.quick else (1, 10, 50, 100, 200):
         schema = pa.schema([(f"c{number:03}", pa.int64()) for number in range(count)])
         values = np.random.default_rng(1).integers(0, 1 << 40, (count, rows))
         batch = pa.RecordBatch.from_arrays([pa.array(column) for column in values], schema=schema)
         with workspace.topic(partitions=1, schema=schema, prefix="growth") as topic:
-            _produce_and_consume(workspace, axis, count, topic, batch, frames)
+            _produce_and_consume(workspace, axis, count, topic, batch, frames, "10,000 rows")
             one = partial(_read, workspace, topic, rows * frames * _TURNS, ["c000"])
             per = frames * _TURNS
-            axis.measure(count, "read of 1 column, a frame", one, times=3, per=per, unit="µs", shape="flat", floor=20.0)
+            axis.measure(
+                count, "read of 1 column, 10,000 rows", one, times=3, per=per, unit="µs", shape="flat", floor=20.0
+            )
 
 
 def _produce_and_consume(
-    workspace: Workspace, axis: Axis, at: float, topic: str, batch: pa.RecordBatch, frames: int
+    workspace: Workspace, axis: Axis, at: float, topic: str, batch: pa.RecordBatch, frames: int, of: str = "a frame"
 ) -> None:
     """Sends the batch so often, `_TURNS` times, and gets all of them back."""
     rows, every = batch.num_rows * frames * _TURNS, frames * _TURNS
     for name, once, per, turns in (
-        ("send_batch, a frame", partial(_send, workspace, topic, batch, frames), frames, _TURNS),
-        ("poll_batches, a frame", partial(_poll, workspace, topic, rows), every, 3),
-        ("read, a frame", partial(_read, workspace, topic, rows), every, 3),
+        (f"send_batch, {of}", partial(_send, workspace, topic, batch, frames), frames, _TURNS),
+        (f"poll_batches, {of}", partial(_poll, workspace, topic, rows), every, 3),
+        (f"read, {of}", partial(_read, workspace, topic, rows), every, 3),
     ):
         axis.measure(at, name, once, times=turns, per=per, unit="µs", shape="linear", floor=20.0)
 
