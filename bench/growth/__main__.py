@@ -48,8 +48,10 @@ def main() -> int:
         parser.error(f"no axis {', '.join(unknown)}. There are: {', '.join(AXES)}")
     # When ended from outside, everything that was started still ends and the directory is removed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     walked: list[Axis] = []
     failures: dict[str, str] = {}
+    walk = "quick" if options.quick else "full" if options.full else "default"
     console = Console()
     if not console.is_terminal:
         console = Console(width=170)
@@ -65,13 +67,13 @@ def main() -> int:
             except Exception as error:  # noqa: BLE001  one broken axis must not hide the others' costs
                 traceback.print_exc()
                 failures[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-            if axis.costs:
-                show(axis, console)
+            finally:  # what was measured stays, also when the run is ended from outside
+                if axis.costs:
+                    show(axis, console)
+                write_json(options.json, walked, failures, size=walk)
             print(f"{name} took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
     for name, failure in failures.items():
         console.print(f"[red]{name} failed:[/] {failure}", highlight=False)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(options.json, walked, failures, size="quick" if options.quick else "full" if options.full else "default")
     print(f"all costs: {options.json}", file=sys.stderr)
     return 1 if failures else 0
 

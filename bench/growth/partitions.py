@@ -6,6 +6,7 @@ micro-batch one row.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,8 @@ from bench.source import micro_batches, to_nothing
 from bench.workspace import Workspace
 
 _ROWS = 100_000
-_TURNS = 3
-_MICRO_BATCHES = 8
+_TURNS = 2
+_MICRO_BATCHES = 6
 
 
 def partitions(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
@@ -30,6 +31,7 @@ def partitions(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
             Admin(cluster.bootstrap_servers, request_timeout_ms=120_000) as admin,
         ):
             _walk(workspace, axis, cluster, admin, count)
+        print(f"  {count:,} done", file=sys.stderr, flush=True)
 
 
 def _walk(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int) -> None:
@@ -59,7 +61,7 @@ def _walk(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int
     axis.add(count, name, took_ms[0], unit="ms", shape="flat", floor=50)
     axis.add(count, f"{name}: {PROCESSOR}", used_ms, unit="ms", shape="flat", floor=100)
     for what, end in (("a clean stop", cluster.stop), ("kill -9", cluster.kill)):
-        add_start(axis, count, f"start after {what}", cluster, end, 3)
+        add_start(axis, count, f"start after {what}", cluster, end, 2)
 
 
 def _fill(cluster: Any, count: int) -> None:
