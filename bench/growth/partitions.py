@@ -25,34 +25,38 @@ def partitions(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
     from pyspark_log import Admin
 
     axis.notes.append(f"Spark reads and writes {_ROWS:,} rows at each point; a micro-batch has one row.")
-    for count in (1, 10) if workspace.quick else (1, 10, 100, 1_000):
-        with (
-            workspace.cluster_of(f"partitions-{count}") as cluster,
-            Admin(cluster.bootstrap_servers, request_timeout_ms=120_000) as admin,
-        ):
-            _walk(workspace, axis, cluster, admin, count)
-        print(f"  {count:,} done", file=sys.stderr, flush=True)
+    for name, walk in (("broker", _walk_broker), ("spark", _walk_spark)):
+        for count in (1, 10) if workspace.quick else (1, 10, 100, 1_000):
+            with (
+                workspace.cluster_of(f"partitions-{name}-{count}") as cluster,
+                Admin(cluster.bootstrap_servers, request_timeout_ms=120_000) as admin,
+            ):
+                walk(workspace, axis, cluster, admin, count)
+            print(f"  {name}: {count:,} done", file=sys.stderr, flush=True)
 
 
-def _walk(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int) -> None:
+def _walk_broker(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int) -> None:
     def linear(name: str, once: Callable[[], object], times: int, floor_ms: float) -> None:
         axis.measure(count, name, once, times=times, unit="ms", shape="linear", floor=floor_ms)
 
-    def flat(name: str, once: Callable[[], object], times: int, floor_ms: float) -> None:
-        axis.measure(count, name, once, times=times, unit="ms", shape="flat", floor=floor_ms)
-
     linear("create_topic", lambda: admin.create_topic("many", partitions=count), 1, 50)
-    linear("send_batch to each, flush", lambda: _fill(cluster, count), 1, 50)
+    linear("send_batch to each, flush", lambda: _fill(cluster, count), 3, 50)
     linear("describe_topics", admin.describe_topics, 30, 2)
     all_of = {("many", number): "latest" for number in range(count)}
     linear("list_offsets of all", lambda: admin.list_offsets(all_of), 30, 2)
+    for what, end in (("a clean stop", cluster.stop), ("kill -9", cluster.kill)):
+        add_start(axis, count, f"start after {what}", cluster, end, 3)
 
+
+def _walk_spark(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int) -> None:
+    admin.create_topic("many", partitions=count)
+    admin.create_topic("sunk", partitions=count)
+    _fill(cluster, count)
     source = {"subscribe": "many", "pylog.bootstrap.servers": cluster.bootstrap_servers, "startingOffsets": "earliest"}
     sink = {"topic": "sunk", "pylog.bootstrap.servers": cluster.bootstrap_servers}
-    admin.create_topic("sunk", partitions=count)
     for what, job in (("source", _reading(workspace, source)), ("sink", _writing(workspace, sink))):
         job()  # the first one starts workers
-        flat(f"Spark {what}, batch", job, _TURNS, 200)
+        axis.measure(count, f"Spark {what}, batch", job, times=_TURNS, unit="ms", shape="flat", floor=200)
     _one_by_one(cluster)
     used_s = processor_s()
     took_ms = sorted(took for took, _ in _micro_batches(workspace, cluster))
@@ -60,8 +64,6 @@ def _walk(workspace: Workspace, axis: Axis, cluster: Any, admin: Any, count: int
     name = "Spark micro-batch of 1 row"
     axis.add(count, name, took_ms[0], unit="ms", shape="flat", floor=50)
     axis.add(count, f"{name}: {PROCESSOR}", used_ms, unit="ms", shape="flat", floor=100)
-    for what, end in (("a clean stop", cluster.stop), ("kill -9", cluster.kill)):
-        add_start(axis, count, f"start after {what}", cluster, end, 2)
 
 
 def _fill(cluster: Any, count: int) -> None:

@@ -97,7 +97,7 @@ def produced_to_consumed(workspace: Workspace, directory: Path) -> Recorded:
 
 def micro_batch(workspace: Workspace, directory: Path) -> Recorded:
     recorded = Recorded("One micro-batch of one row, from a topic to a topic (local[2])")
-    rows = max(12, workspace.scaled(60))
+    rows = max(12, workspace.scaled(40))
     with (
         workspace.topic(partitions=1, prefix="timeline") as topic,
         workspace.topic(partitions=1, prefix="timeline-copy") as copy,
@@ -162,7 +162,7 @@ def source_task(workspace: Workspace, directory: Path) -> Recorded:
 def _tasks(workspace: Workspace, directory: Path, recorded: Recorded, job: Callable[[], None]) -> Recorded:
     """Runs the job repeatedly; the windows are those of its task, the longest while it ran."""
     began: list[Window] = []
-    for _ in range(max(8, workspace.scaled(25))):
+    for _ in range(max(8, workspace.scaled(15))):
         begin_ns = time.monotonic_ns()
         job()
         began.append(Window(begin_ns, time.monotonic_ns()))
