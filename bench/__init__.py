@@ -10,6 +10,9 @@ comparison; its docstring says what is compared with what, and what is promised.
     bare_spark    a Spark source and sink with nothing behind them
     bare_flight   a Flight server with nothing but a file behind it, in its own process
 
-It only uses what users may use (`pyspark_log`), except `frame_size`, which measures the frame itself, and `catch_up`,
-whose peer asks for frames as they are.
+Two packages are commands of their own and promise nothing: `growth` says how costs grow with the work, and `timeline`
+what each thread does while one record, one micro-batch and one task go through.
+
+It only uses what users may use (`pyspark_log`), except `frame_size`, which measures the frame itself, `catch_up`, whose
+peer asks for frames as they are, and `timeline`, which wraps functions of all packages from outside.
 """

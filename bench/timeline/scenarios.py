@@ -40,10 +40,10 @@ class Recorded:
     windows: list[Window] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
-    @property
-    def median(self) -> Window:
-        """The repetition that took the median time."""
-        return sorted(self.windows, key=lambda window: window.ms)[len(self.windows) // 2]
+    def at(self, quantile: float) -> Window:
+        """The repetition that so large a part of them was faster than."""
+        ordered = sorted(self.windows, key=lambda window: window.ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * quantile))]
 
 
 def acknowledgement(workspace: Workspace, directory: Path) -> Recorded:
