@@ -1,5 +1,4 @@
-"""``python -m bench.timeline [scenario…] [--quick] [--quantile Q] [--figures DIRECTORY]``: records, prints tables, draws
-figures.
+"""``python -m bench.timeline [scenario…] [--quick] [--quantile Q]``: records, prints tables, draws figures.
 
 Each scenario runs in a process of its own with a cluster of its own, so that its recording has nothing of the others.
 Exit: 0, 1 if a scenario failed, 2 usage.
@@ -38,7 +37,7 @@ def main() -> int:
         type=float,
         default=0.5,
         metavar="Q",
-        help="which repetition is drawn: 0.5, the one with the median time; on a busy machine 0.1 shows more of the work",
+        help="which repetition is drawn: 0.5, that with the median time; on a busy machine 0.1 waits less for a core",
     )
     parser.add_argument("--recording", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
