@@ -22,7 +22,7 @@ from bench.workspace import Workspace
 RESULTS = Path("build/growth.json")
 AXES = {
     "rows_per_frame": ("bench.growth.frames", "1 to 100,000 rows in each frame"),
-    "value_sizes": ("bench.growth.frames", "values of 10 bytes to 1 MiB"),
+    "value_sizes": ("bench.growth.frames", "values of 10 bytes to 1 MB"),
     "columns": ("bench.growth.frames", "1 to 200 columns"),
     "partitions": ("bench.growth.partitions", "1 to 1,000 partitions of a topic"),
     "consumers": ("bench.growth.consumers", "1 to 1,000 consumers waiting at a broker"),
