@@ -25,7 +25,7 @@ AXES = {
     "value_sizes": ("bench.growth.frames", "values of 10 bytes to 1 MB"),
     "columns": ("bench.growth.frames", "1 to 200 columns"),
     "partitions": ("bench.growth.partitions", "1 to 1,000 partitions of a topic"),
-    "consumers": ("bench.growth.consumers", "1 to 1,000 consumers waiting at a broker"),
+    "consumers": ("bench.growth.consumers", "1 to 300 consumers waiting at a broker, with --full 1,000"),
     "log_size": ("bench.growth.log_size", "1 to 5 GB of log in a partition, with --full 50"),
 }
 """In the order in which they are walked: the module with the function of that name, and what it walks."""

@@ -1,4 +1,4 @@
-"""1 to 1,000 consumers that wait at one broker, in processes of 125.
+"""1 to 300 consumers, with --full 1,000, that wait at one broker, in processes of 125.
 
 memory, processor   of the broker while they wait, less what it has without them (Linux only)
 acknowledgement     of a record of another topic, while they wait
@@ -30,7 +30,7 @@ def consumers(workspace: Workspace, axis: Axis, *, is_full: bool) -> None:
         "max.connections=2000: by default a broker serves 1,000 streams, so the last of 1,000 consumers beside a "
         "producer would be refused."
     )
-    for count in (1, 10) if workspace.quick else (1, 10, 100, 1_000):
+    for count in (1, 10) if workspace.quick else (1, 10, 100, 300, 1_000) if is_full else (1, 10, 100, 300):
         with (
             workspace.cluster_of(f"consumers-{count}", settings=_SETTINGS) as cluster,
             Admin(cluster.bootstrap_servers) as admin,
@@ -70,7 +70,7 @@ def _measure(servers: str, broker: int, axis: Axis, count: int) -> None:
                 took_s.append((_all_have(processes, seen) - sent_ns) / 1e9)
             used_s = processor_s() - used_s
     axis.add(count, "all have begun to wait", ready_s, unit="s", shape="linear", floor=1.0)
-    axis.add(count, "broker's own memory", grown_mb, unit="MB", shape="linear", floor=10.0)
+    axis.add(count, "broker's own memory", grown_mb, unit="MB", shape="linear", floor=40.0)
     axis.add(count, "broker's processor", percent, unit="% of a core", shape="linear", floor=2.0)
     axis.add(count, "acknowledgement of another topic", acknowledged_s * 1e3, unit="ms", shape="flat", floor=0.5)
     name = "all have a record"
