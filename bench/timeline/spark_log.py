@@ -19,7 +19,8 @@ from bench.timeline.recording import Span, Window
 
 SUBMIT_ARGUMENTS = (
     "--conf spark.eventLog.enabled=true --conf spark.eventLog.compress=false "
-    "--conf spark.eventLog.rolling.enabled=false --conf spark.eventLog.dir=file:{directory} pyspark-shell"
+    "--conf spark.eventLog.rolling.enabled=false --conf spark.eventLog.dir=file:{directory} "
+    "--conf spark.python.authenticate.socketTimeout=120s pyspark-shell"  # by default 15 s, too short on a busy machine
 )
 _PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitBatch", "commitOffsets")
 _ROUNDING_NS = 1_000_000  # a task's last span may end in the millisecond after the one that Spark says
