@@ -121,6 +121,8 @@ def _thread_names(path: Path) -> dict[int, str]:
             name = "produce-ack"
         elif name.startswith("pylog-read-"):
             name = "pylog-read"
+        elif name.startswith("disk "):  # and the directory's path
+            name = "disk"
         given[name] += 1
         names[int(number)] = name if given[name] == 1 else f"{name} {given[name]}"
     return names
