@@ -162,7 +162,7 @@ def _axis(window: Window, scale: float, bottom: float) -> Iterable[str]:
     for number in range(int(window.ms / step) + 1):
         x = _LEFT + number * step * scale
         yield f'<line class="axis" x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom + 2}"/>'
-        if x < _WIDTH - 40:
+        if x < _WIDTH - 56:
             yield _text(x + 2, bottom + 14, f"{number * step:g} ms", "small")
 
 
