@@ -239,7 +239,7 @@ def _literal(value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value!r}D" if math.isfinite(value) else None
     if isinstance(value, Decimal):
-        return f"{value:f}" if value.is_finite() else None
+        return f"{value:f}BD" if value.is_finite() else None
     if isinstance(value, str):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     if isinstance(value, datetime):

@@ -7,8 +7,9 @@
                   | IS [NOT] NULL]
 
 One side of a comparison is a column, the other a literal, which is turned into what the column stores, exactly: a whole
-number is less than 1.5 if it is at most 1. Spark compares whole numbers and decimals with a double by rounding them to
-doubles, so there the literal stands for all numbers that are rounded to it.
+number is less than 1.5 if it is at most 1. Where Spark rounds the column, the literal stands for all numbers that are
+rounded to it: whole numbers and decimals to doubles if they are compared with a double, and decimals to the type of
+both (`_Digits`) if that has fewer digits after the point.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -57,6 +59,10 @@ METADATA_COLUMNS: Mapping[str, pa.DataType] = {
     "_metadata.timestamp": pa.timestamp("us", tz="UTC"),
 }
 _MOST_DEPTH = 50
+_MOST_DIGITS = 38
+_LEAST_LONG, _MOST_LONG = -(1 << 63), (1 << 63) - 1
+_DIGITS_BY_BITS: Mapping[int, int] = {8: 3, 16: 5, 32: 10, 64: 20}
+_BITS_BY_SUFFIX: Mapping[str, int] = {"Y": 8, "S": 16, "L": 64}
 _OPS: Mapping[str, Op] = {"<": "<", "<=": "<=", "=": "=", ">=": ">=", ">": ">"}
 _FLIPPED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>", "<=>": "<=>"}
 
@@ -141,7 +147,7 @@ class _Parser:
             while self._take(","):
                 items.append(self._literal())
             self._expect(")")
-            return Or(tuple(_comparison(column, "=", item) for item in _of_one_type(items)))
+            return _in(column, items)
         if self._take("BETWEEN"):
             low = self._literal()
             self._expect("AND")
@@ -189,11 +195,13 @@ class _Parser:
             raise InvalidPredicateError(f"where: {_shown(token)} where a value is expected")
         self._at += 1
         if not sign:
-            return token
+            return _in_range(token)
         value = token.value
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise InvalidPredicateError(f"where: {sign}{token.text} is no number")
-        return Literal(sign + token.text, -value if sign == "-" else value)
+        if sign == "-":
+            value = value.copy_negate() if isinstance(value, Decimal) else -value  # -value would round to 28 digits
+        return _in_range(Literal(sign + token.text, value))
 
     def _column(self, name: Name) -> Column:
         text, is_own = str(name), len(name.parts) == 1
@@ -231,16 +239,34 @@ class _Parser:
         self._at += 1
 
 
-def _of_one_type(items: Sequence[Literal]) -> Sequence[Literal]:
-    """The values of an IN: Spark compares with all of them as doubles if one is a double."""
-    if not any(isinstance(item.value, float) for item in items):
-        return items
-    return [
-        Literal(item.text, float(item.value))
-        if isinstance(item.value, int | Decimal) and not isinstance(item.value, bool)
-        else item
-        for item in items
-    ]
+def _in_range(literal: Literal) -> Literal:
+    bits = _BITS_BY_SUFFIX.get(literal.text[-1:].upper())
+    if bits is not None and isinstance(literal.value, int) and not isinstance(literal.value, bool):
+        most = (1 << bits - 1) - 1
+        if not -most - 1 <= literal.value <= most:
+            raise InvalidPredicateError(f"where: {literal.text} is not between {-most - 1} and {most}")
+    return literal
+
+
+def _in(column: Column, items: Sequence[Literal]) -> Node:
+    """Spark gives the column and all values one type: doubles if one of them is a double."""
+    numbers = [item for item in items if _is_number(item)]
+    if any(isinstance(item.value, float) for item in numbers):
+        items = [
+            Literal(item.text, float(item.value))
+            if isinstance(item.value, int | Decimal) and _is_number(item)
+            else item
+            for item in items
+        ]
+    elif (own := _Digits.of_column(column)) is not None and any(not _is_whole(item) for item in numbers):
+        common = _Digits.of_all(own, numbers)
+        return Or(
+            tuple(
+                _rounded(column, "=", item, common) if _is_number(item) else _comparison(column, "=", item)
+                for item in items
+            )
+        )
+    return Or(tuple(_comparison(column, "=", item) for item in items))
 
 
 def _shown(token: Token | None) -> str:
@@ -279,15 +305,103 @@ def _advice(column: Column, literal: Literal) -> str:
     return ""
 
 
+class _Digits(NamedTuple):
+    """The digits of a decimal: ``whole`` before the point and ``scale`` after it.
+
+    Spark's DecimalType, which has up to 38 of both; where two need more, it keeps those before the point.
+    """
+
+    whole: int
+    scale: int
+
+    @classmethod
+    def of_column(cls, column: Column) -> _Digits | None:
+        """None: it is no column of whole numbers or decimals."""
+        if pt.is_decimal(column.type):
+            return cls(column.type.precision - column.type.scale, column.type.scale)
+        return cls(_DIGITS_BY_BITS[column.type.bit_width], 0) if pt.is_integer(column.type) else None
+
+    @classmethod
+    def of_value(cls, literal: Literal) -> _Digits:
+        """Of a number as it is written."""
+        assert isinstance(literal.value, int | Decimal)
+        _, digits, exponent = Decimal(literal.value).as_tuple()
+        assert isinstance(exponent, int)
+        return cls(max(len(digits) + exponent, 0), max(-exponent, 0))
+
+    @classmethod
+    def of_type(cls, literal: Literal) -> _Digits:
+        """Of all numbers of the literal's type."""
+        bits = _bits(literal)
+        return cls.of_value(literal) if bits is None else cls(_DIGITS_BY_BITS[bits], 0)
+
+    @classmethod
+    def of_all(cls, own: _Digits, literals: Iterable[Literal]) -> _Digits:
+        """Of a column and the values of an IN."""
+        for literal in literals:
+            own = own.wider(cls.of_type(literal))
+        return own
+
+    def wider(self, other: _Digits) -> _Digits:
+        whole = max(self.whole, other.whole)
+        return _Digits(whole, min(max(self.scale, other.scale), _MOST_DIGITS - whole))
+
+
+def _is_number(literal: Literal) -> bool:
+    return isinstance(literal.value, int | float | Decimal) and not isinstance(literal.value, bool)
+
+
+def _bits(literal: Literal) -> int | None:
+    """How many the whole number has in Spark; None: it is a decimal."""
+    value = literal.value
+    if not isinstance(value, int) or not _LEAST_LONG <= value <= _MOST_LONG:
+        return None
+    return _BITS_BY_SUFFIX.get(literal.text[-1].upper(), 32 if -(1 << 31) <= value < 1 << 31 else 64)
+
+
+def _is_whole(literal: Literal) -> bool:
+    return _bits(literal) is not None
+
+
 def _of_number(column: Column, op: Op, literal: Literal) -> Node | None:
     """Whole numbers and decimals."""
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    unit = 10**column.type.scale if pt.is_decimal(column.type) else 1
-    if not isinstance(value, float):
-        return _of_exact(column, op, Fraction(value) * unit)
-    least, most = _rounded_to(value, unit)
+    if isinstance(value, float):
+        unit = 10**column.type.scale if pt.is_decimal(column.type) else 1
+        return _between(column, op, *_rounded_to(value, unit))
+    own, is_signed = _Digits.of_column(column), literal.text.startswith("+")  # to Spark, +1 is no literal
+    assert own is not None
+    if pt.is_integer(column.type):
+        if _is_whole(literal):
+            return _of_exact(column, op, Fraction(value))
+        if op != "=" and not is_signed:
+            if not _LEAST_LONG <= value <= _MOST_LONG:  # Spark does not look at the column, and so not for NULL
+                return Constant((op in ("<", "<=")) == (value > 0))
+            return _of_exact(column, op, Fraction(value))
+    return _rounded(column, op, literal, own.wider((_Digits.of_type if is_signed else _Digits.of_value)(literal)))
+
+
+def _rounded(column: Column, op: Op, literal: Literal, common: _Digits) -> Node:
+    """Column and literal are compared as decimals of this type, to which both are rounded, halves away from zero."""
+    assert isinstance(literal.value, int | Decimal)
+    scaled = abs(Fraction(literal.value)) * 10**common.scale
+    rounded = math.floor(scaled + Fraction(1, 2))
+    own = _Digits.of_column(column)
+    assert own is not None
+    is_negative = literal.value < 0
+    if common.scale >= own.scale:
+        exact = Fraction(-rounded if is_negative else rounded, 10 ** (common.scale - own.scale))
+        return _of_exact(column, op, exact)
+    unit = 10 ** (own.scale - common.scale)
+    most = rounded * unit + unit // 2 - 1
+    least = rounded * unit - unit // 2 if rounded else -most
+    return _between(column, op, *((-most, -least) if is_negative else (least, most)))
+
+
+def _between(column: Column, op: Op, least: int, most: int) -> Node:
+    """The literal stands for all numbers from ``least`` to ``most``, in units of the column's last digit."""
     if op == "=":
         return And((_of_exact(column, ">=", Fraction(least)), _of_exact(column, "<=", Fraction(most))))
     return _of_exact(column, op, Fraction(least if op in ("<", ">=") else most))

@@ -14,6 +14,7 @@ import datetime as dt
 import math
 import re
 import struct
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -39,9 +40,20 @@ _TOKEN = re.compile(
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _HEX = re.compile("[0-9A-Fa-f]*")
-_ZONE = re.compile(r"\s*(UTC|GMT|[A-Za-z]+/[A-Za-z0-9_/+-]+)$")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|.)", re.DOTALL)
 _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MOMENT = re.compile(rf"{_DATE.pattern}([ T].*)?")
+_MOMENT = re.compile(
+    rf"""(?P<date>{_DATE.pattern})
+    (?P<time>[\ T][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?
+    (?P<zone>\s*(?:
+      (?P<offset>Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))
+    | (?P<name>UTC|GMT|(?!posix/|right/)[A-Za-z]+/[A-Za-z0-9_/+-]+)
+    ))?""",
+    re.VERBOSE,
+)
+_SPACES: Final = " \t\r\n"
+_LARGEST_FLOAT: Final = Decimal(struct.unpack("<f", b"\xff\xff\x7f\x7f")[0])
+_LARGEST_DOUBLE: Final = Decimal(sys.float_info.max)
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
@@ -116,9 +128,10 @@ def tokens(text: str) -> list[Token]:
 
 def parse_date(text: str) -> Date:
     """``2026-01-31``. Raises `ValueError`."""
-    if _DATE.fullmatch(text.strip()) is None:
+    text = text.strip(_SPACES)
+    if _DATE.fullmatch(text) is None:
         raise ValueError("a date is written 2026-01-31")
-    return Date((dt.date.fromisoformat(text.strip()) - dt.date(1970, 1, 1)).days)
+    return Date((dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days)
 
 
 def parse_timestamp(text: str) -> Timestamp:
@@ -126,15 +139,13 @@ def parse_timestamp(text: str) -> Timestamp:
 
     Raises `ValueError`, or `KeyError` for an unknown zone.
     """
-    text = text.strip()
-    named = _ZONE.search(text)
-    if _MOMENT.fullmatch(text) is None:
+    text = text.strip(_SPACES)
+    match = _MOMENT.fullmatch(text)
+    if match is None or (match["zone"] and not match["time"]):
         raise ValueError("a time is written 2026-01-31 12:00:00")
-    moment = dt.datetime.fromisoformat(text[: named.start()] if named else text)
-    if named:
-        if moment.tzinfo is not None:
-            raise ValueError("two time zones")
-        moment = moment.replace(tzinfo=ZoneInfo(named[1]))
+    moment = dt.datetime.fromisoformat(match["date"] + (match["time"] or "") + (match["offset"] or ""))
+    if match["name"]:
+        moment = moment.replace(tzinfo=ZoneInfo(match["name"]))
     has_zone = moment.tzinfo is not None
     wall = moment.astimezone(dt.UTC).replace(tzinfo=None) if has_zone else moment
     return Timestamp((wall - _EPOCH) // dt.timedelta(microseconds=1), has_zone)
@@ -174,23 +185,23 @@ def _number(text: str, suffix: str) -> int | float | Decimal:
 
 
 def _double(text: str, digits: str, *, is_float: bool) -> float:
-    try:
-        value: float = struct.unpack("<f", struct.pack("<f", float(digits)))[0] if is_float else float(digits)
-    except OverflowError:
-        value = math.inf
-    if math.isinf(value):
+    value, most = float(digits), _LARGEST_FLOAT if is_float else _LARGEST_DOUBLE
+    if math.isinf(value) or Decimal(digits) > most:
         raise InvalidPredicateError(f"where: {text} is larger than any {'float' if is_float else 'double'}")
-    return value
+    return float(struct.unpack("<f", struct.pack("<f", value))[0]) if is_float else value
 
 
 def _unescaped(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         what = match[1]
-        if what[0] in "uU" and len(what) > 1:
-            return chr(int(what[1:], 16))
-        return _ESCAPES.get(what, what)
+        if len(what) == 1:
+            return _ESCAPES.get(what, what)
+        code = int(what[1:], 16) if what[0] in "uU" else int(what, 8)
+        if code > sys.maxunicode:
+            raise InvalidPredicateError(f"where: \\{what} is no character")
+        return chr(code)
 
-    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", replace, text, flags=re.DOTALL)
+    return _ESCAPE.sub(replace, text)
 
 
 def _typed(before: Token, literal: Literal) -> Literal | None:
