@@ -179,7 +179,7 @@ def _number(text: str, suffix: str) -> int | float | Decimal:
         return _double(text, digits, is_float=suffix == "F")
     if has_exponent or (suffix in ("L", "S", "Y") and not digits.isdigit()):
         raise InvalidPredicateError(f"where: {text} is no {'decimal' if suffix == 'BD' else 'whole number'}")
-    if len(digits.replace(".", "").lstrip("0")) > _MOST_DIGITS:
+    if max(len(digits.replace(".", "").lstrip("0")), len(digits.partition(".")[2])) > _MOST_DIGITS:
         raise InvalidPredicateError(f"where: {text[:50]} has more than {_MOST_DIGITS} digits")
     return int(digits) if digits.isdigit() and suffix != "BD" else Decimal(digits)
 

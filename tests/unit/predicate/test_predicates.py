@@ -176,6 +176,7 @@ def test_rows_match_as_in_spark(text: str, columns: dict[str, list[Any]], rows: 
         ("ts = TIMESTAMP '2026-01-31x12:00:00Z'", "a time is written 2026-01-31 12:00:00"),
         ("i64 = " + "9" * 5000, "has more than 38 digits"),
         ("i64 = 1" + "0" * 5000, "has more than 38 digits"),
+        ("d = 0." + "0" * 39, "has more than 38 digits"),
         ("dec = 1e999999999BD", "is no decimal"),
         ("i64 = 1e5L", "is no whole number"),
         ("i64 = ٣", "'٣' at character 7 is not understood"),
