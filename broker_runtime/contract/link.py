@@ -199,6 +199,11 @@ class Link(forking.Forkable):
         self._use(write)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection already, which a call would use; the peer may be gone all the same."""
+        return self._connection is not None
+
+    @property
     def is_ended(self) -> bool:
         """Whether this side ended the stream: by `end`, `close`, or a fork."""
         return self._is_ended

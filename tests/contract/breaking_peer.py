@@ -100,7 +100,10 @@ class Server(flight.FlightServerBase):
 
 
 class Relay:
-    """Forwards bytes to a port, as a peer that can die: `cut` resets all connections, and refuses new ones."""
+    """Forwards bytes to a port, as a peer that can die: `cut` resets all connections, and refuses new ones.
+
+    It can freeze, too: nothing passes while `flows` is not set.
+    """
 
     def __init__(self, port: int, own_port: int = 0) -> None:
         self._target = ("127.0.0.1", port)
@@ -109,6 +112,8 @@ class Relay:
         self._lock = threading.Lock()
         self._open: set[tuple[socket.socket, socket.socket]] = set()
         self.accepted = 0
+        self.flows = threading.Event()
+        self.flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -146,6 +151,7 @@ class Relay:
     def _pass_on(self, pair: tuple[socket.socket, socket.socket], one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
+                self.flows.wait(LIMIT_S)
                 other.sendall(data)
         self._end(pair)
 

@@ -92,7 +92,7 @@ class Read:
     def __init__(self, address: Address, server: Server) -> None:
         self.server = server
         self.link = Link(address, CONNECTION_OPTIONS)
-        self.stream = FrameStream(self.link, REQUEST)
+        self.stream = FrameStream(self.link, REQUEST, reused_limit_s=LIMIT_S)
 
     def ask(self) -> object:
         self.server.reads.release()
@@ -283,7 +283,7 @@ def test_connection_of_a_read_that_came_to_its_end_serves_the_next(
     assert first.ask() is not None
     link = first.stream.finish()
     assert link is first.link
-    second = FrameStream(link, REQUEST)
+    second = FrameStream(link, REQUEST, reused_limit_s=LIMIT_S)
     first.end()
     first.close()
     assert first.stream.read() is None
@@ -311,7 +311,7 @@ def test_connection_of_a_read_that_is_not_at_its_end_serves_no_other(
     assert user.stream.finish() is None
     wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
     with pytest.raises(ClosedError):
-        FrameStream(user.link, REQUEST)
+        FrameStream(user.link, REQUEST, reused_limit_s=LIMIT_S)
 
 
 def test_read_on_a_connection_that_broke_meanwhile_opens_another(
@@ -326,12 +326,32 @@ def test_read_on_a_connection_that_broke_meanwhile_opens_another(
     relay.reset()
     server.reads.release()
     try:
-        stream = FrameStream(link, REQUEST)
+        stream = FrameStream(link, REQUEST, reused_limit_s=LIMIT_S)
     except NetworkError:
-        stream = FrameStream(Link(relay.address, CONNECTION_OPTIONS), REQUEST)
+        stream = FrameStream(Link(relay.address, CONNECTION_OPTIONS), REQUEST, reused_limit_s=LIMIT_S)
     assert stream.read() is not None
     stream.close()
     wait_until(lambda: relay.open == 0, "the connections are gone", SOON_S)
+
+
+def test_read_on_the_connection_of_a_frozen_broker_ends_at_its_limit(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """Nothing else would end it: the broker answers neither the call nor its cancellation, and another may lead."""
+    server.read_length = 1
+    user = using(Read)
+    assert user.ask() is not None
+    link = user.stream.finish()
+    assert link is not None
+    relay.flows.clear()
+    try:
+        with pytest.raises(RequestTimedOutError):
+            FrameStream(link, REQUEST, reused_limit_s=0.2)
+        with pytest.raises(ClosedError):
+            FrameStream(link, REQUEST, reused_limit_s=0.2)
+    finally:
+        relay.flows.set()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
 
 
 # --- silence ----------------------------------------------------------------------------------------------------

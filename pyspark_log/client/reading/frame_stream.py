@@ -10,6 +10,7 @@ import threading
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import flight
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.flight import frames_of, message_of, read_ticket
@@ -28,13 +29,19 @@ class FrameStream:
     """One DoGet, on a connection that has no other. When the process forks it is cancelled: its reader asks for the
     rest."""
 
-    def __init__(self, link: Link, request: ReadRequest) -> None:
+    def __init__(self, link: Link, request: ReadRequest, *, reused_limit_s: float) -> None:
         """Opens the stream, which blocks for the broker's first word, and closes the link with it. Raises what the
-        broker answers at once, or a network error; the link is closed then."""
+        broker answers at once, or a network error; the link is closed then.
+
+        ``reused_limit_s``: of the whole stream on a connection that had another before, then it ends with
+        `RequestTimedOutError`. Nothing else ends the wait for the first word: a new connection to a broker that is
+        frozen fails by itself, an old one to it never does.
+        """
+        limit_s = reused_limit_s if link.is_connected else None
         self._lock = threading.Lock()
         self._link: Link | None = link  # None: it was given away; guarded by the lock
         try:
-            link.open(lambda connection: _get(connection, request))
+            link.open(lambda connection: _get(connection, request, limit_s))
         except BaseException:
             link.close()
             raise
@@ -76,8 +83,8 @@ class FrameStream:
 
     def close(self) -> None:
         """Ends the stream and lets its connection go, if it has it still. Any thread. Idempotent."""
-        with self._lock:
-            link = self._link
+        with self._lock:  # taken, so that `finish` cannot give it away meanwhile
+            link, self._link = self._link, None
         if link is not None:
             link.close()
 
@@ -86,5 +93,6 @@ def _next_chunk(connection: Connection) -> Any:
     return connection.reader.read_chunk()
 
 
-def _get(connection: Connection, request: ReadRequest) -> None:
-    connection.reader = connection.client.do_get(read_ticket(request))
+def _get(connection: Connection, request: ReadRequest, limit_s: float | None) -> None:
+    options = flight.FlightCallOptions(timeout=limit_s)
+    connection.reader = connection.client.do_get(read_ticket(request), options)

@@ -88,7 +88,7 @@ def test_read_range_from_a_silent_broker_names_the_broker_and_the_offset(monkeyp
     released = threading.Event()
 
     class Stuck:
-        def __init__(self, link: Address, request: ReadRequest) -> None:
+        def __init__(self, link: Address, request: ReadRequest, **_: object) -> None:
             released.wait(LIMIT_S)
             raise NetworkError("released")
 
@@ -112,7 +112,7 @@ def test_long_search_is_no_silence_while_it_advances(monkeypatch: pytest.MonkeyP
     class Searching:
         """A message without frames each 0.05 s, which together take far longer than the caller's limit."""
 
-        def __init__(self, link: Address, request: ReadRequest) -> None:
+        def __init__(self, link: Address, request: ReadRequest, **_: object) -> None:
             opened.append(request)
             self.end = request.end
             self.next_offset = request.start
@@ -151,7 +151,7 @@ def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatc
     class Stream:
         """One record per frame, two frames per message."""
 
-        def __init__(self, link: Address, request: ReadRequest) -> None:
+        def __init__(self, link: Address, request: ReadRequest, **_: object) -> None:
             self.request = request
             self.next_offset = request.start
             self.is_closed = False
@@ -195,7 +195,7 @@ class Streams:
         self.opened: list[ReadRequest] = []
         self.refusal: PylogError | None = None
 
-    def __call__(self, link: Address, request: ReadRequest) -> Any:
+    def __call__(self, link: Address, request: ReadRequest, **_: object) -> Any:
         if self.refusal is not None and request.partition == 1:
             raise self.refusal
         self.opened.append(request)
