@@ -54,6 +54,15 @@ _SET_BY_THE_SINK = {
     "acks": "a task is done when all in-sync replicas have its rows",
     "interceptor.classes": "there are no interceptors",
 }
+_PARTITIONER = "Java's classes do not run here; name a row's partition in the column partition"
+_PLACES_ROWS = {
+    "partitioner.class": ("", "org.apache.kafka.clients.producer.internals.DefaultPartitioner"),
+    "partitioner.ignore.keys": ("", "false"),
+}
+"""Settings of Kafka's producers that send rows to other partitions than the sink would, unless they have one of these
+values."""
+_OTHER_CODECS = ("gzip", "snappy")
+"""Kafka's, which frames do not have. Rows are the same without."""
 _MEANINGFUL: dict[Direction, frozenset[str]] = {
     "source": frozenset({"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"}),
     "sink": frozenset({
@@ -63,13 +72,15 @@ _MEANINGFUL: dict[Direction, frozenset[str]] = {
     }),
 }  # fmt: skip
 _KAFKA_CLIENT_KEYS = frozenset({
-    "allow.auto.create.topics", "auto.commit.interval.ms", "check.crcs", "client.dns.lookup", "client.rack",
+    "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter", "check.crcs",
+    "client.dns.lookup", "client.rack", "config.providers",
     "connections.max.idle.ms", "default.api.timeout.ms", "enable.idempotence", "enable.metrics.push",
     "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.instance.id",
     "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "internal.leave.group.on.close",
     "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
     "max.in.flight.requests.per.connection", "max.request.size", "metadata.max.age.ms", "metadata.max.idle.ms",
-    "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples", "metrics.recording.level",
+    "metadata.recovery.rebootstrap.trigger.ms", "metadata.recovery.strategy", "metric.reporters",
+    "metrics.num.samples", "metrics.recording.level",
     "metrics.sample.window.ms", "partition.assignment.strategy", "partitioner.adaptive.partitioning.enable",
     "partitioner.availability.timeout.ms", "partitioner.class", "partitioner.ignore.keys", "receive.buffer.bytes",
     "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
@@ -134,8 +145,16 @@ def _sort_client_setting(
     refused = _SET_BY_THE_SOURCE if direction == "source" else _SET_BY_THE_SINK
     if setting in refused and not (setting == "acks" and value.strip().lower() in {"all", "-1"}):
         raise OptionError(f"Option '{name}' is not supported: {refused[setting]}")
+    if direction == "sink" and setting in _PLACES_ROWS and value.strip() not in _PLACES_ROWS[setting]:
+        raise OptionError(f"Option '{name}' is not supported with the value '{value}': {_PARTITIONER}")
+    if setting == "compression.type" and direction == "sink" and value.strip().lower() in _OTHER_CODECS:
+        meaningless.append(f"{name}={value}")
+        return
     if setting in _MEANINGFUL[direction]:
         client[setting] = value
+        return
+    if setting == "security.protocol" and value.strip().lower() == "plaintext":  # as it is
+        meaningless.append(name)
         return
     if setting.startswith(_UNSAFE_PREFIXES):
         raise OptionError(f"Option '{name}' is not in this version: connections are neither encrypted nor signed in")

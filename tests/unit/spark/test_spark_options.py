@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -142,6 +143,38 @@ def test_client_options_without_effect_are_one_warning(caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.parametrize(
+    ("parse", "given", "named"),
+    [
+        (parse_source_options, {"pylog.security.protocol": "plaintext"}, "pylog.security.protocol"),
+        (parse_sink_options, {"pylog.security.protocol": "PLAINTEXT"}, "pylog.security.protocol"),
+        (parse_sink_options, {"pylog.compression.type": "snappy"}, "pylog.compression.type=snappy"),
+        (parse_sink_options, {"pylog.compression.type": "gzip"}, "pylog.compression.type=gzip"),
+        (parse_sink_options, {"pylog.partitioner.ignore.keys": "false"}, "pylog.partitioner.ignore.keys"),
+        (
+            parse_sink_options,
+            {"pylog.partitioner.class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner"},
+            "pylog.partitioner.class",
+        ),
+        (parse_source_options, {"pylog.auto.include.jmx.reporter": "true"}, "pylog.auto.include.jmx.reporter"),
+        (parse_source_options, {"pylog.partitioner.class": "com.example.Mine"}, "pylog.partitioner.class"),
+    ],
+)
+def test_values_of_kafkas_clients_that_change_no_row_are_one_warning(
+    caplog: pytest.LogCaptureFixture,
+    parse: Callable[[Mapping[str, str]], object],
+    given: dict[str, str],
+    named: str,
+) -> None:
+    """S4: a working job keeps its settings; what they ask for is so anyway, or is about the connection only."""
+    base = BASE if parse is parse_source_options else {"topic": "t"}
+    with caplog.at_level(logging.WARNING, logger="pyspark_log.spark"):
+        parse({**base, **given})
+    assert [record.getMessage().replace('"', "") for record in caplog.records] == [
+        f"ignore settings without a meaning in spark settings={named}"
+    ]
+
+
 def test_options_that_tune_kafkas_source_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """S4: a job that only tunes how Kafka's source fetches moves over."""
     tuned = {"groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "5"}
@@ -177,6 +210,14 @@ def test_sink_accepts_sparks_own_options_of_a_query() -> None:
         ({"pylog.value.serializer": "x"}, OptionError, "Option 'pylog.value.serializer' is not supported"),
         ({"pylog.acks": "1"}, OptionError, "Option 'pylog.acks' is not supported"),
         ({"pylog.linger.ms": "soon"}, OptionError, "pylog.linger.ms='soon'"),
+        ({"pylog.security.protocol": "SASL_SSL"}, OptionError, "not in this version"),
+        ({"pylog.compression.type": "brotli"}, OptionError, "pylog.compression.type='brotli': must be one of none"),
+        (
+            {"pylog.partitioner.class": "com.example.Mine"},
+            OptionError,
+            "name a row's partition in the column partition",
+        ),
+        ({"pylog.partitioner.ignore.keys": "true"}, OptionError, "name a row's partition in the column partition"),
         ({"asyncProgressTrackingEnabled": "true"}, OptionError, "refused"),
         ({"txnAppId": "a"}, OptionError, "give both, or neither"),
         ({"txnAppId": "a", "txnVersion": "-1"}, OptionError, "txnVersion must be 0 or positive, got '-1'"),
