@@ -2,7 +2,7 @@
 
 The rules and messages are those of Spark's Kafka sink: ``value`` is required; ``key``, ``topic``, ``partition`` and
 ``headers`` are optional; the option ``topic`` wins over the column; other columns are left out, which is said once.
-Names count in any case, as in Spark.
+Names count in any case, as in Spark; the exact one, which is all that Kafka's sink knows, first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RecordColumns:
 def find_record_columns(schema: StructType, topic_option: str | None) -> RecordColumns:
     """Raises `SchemaMismatchError` for a missing column or one of a wrong type, before a row is looked at."""
     positions: dict[str, int] = {}
-    for position, name in enumerate(schema.names):
+    for position, name in sorted(enumerate(schema.names), key=lambda each: each[1] not in _PARTS):
         positions.setdefault(name.lower(), position)
     if topic_option is None and "topic" not in positions:
         raise SchemaMismatchError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import parse_schema
@@ -18,6 +19,14 @@ def test_sink_finds_columns_by_name_in_any_case_and_order() -> None:
         parse_schema(f"extra int, Partition int, headers {HEADERS}, VALUE string, topic string, key binary")
     )
     assert find_record_columns(schema, None) == RecordColumns(value=3, key=5, headers=2, partition=1, topic=4)
+
+
+def test_sink_prefers_the_exact_name() -> None:
+    """S4: Kafka's sink takes `value` and leaves `Value` out, wherever the two stand."""
+    names = {"Value": StringType(), "value": StringType(), "key": BinaryType(), "KEY": IntegerType()}
+    schema = StructType([StructField(name, kind) for name, kind in names.items()])
+    columns = find_record_columns(schema, "t")
+    assert (columns.value, columns.key) == (1, 2)
 
 
 def test_sink_topic_option_wins_over_the_column() -> None:
