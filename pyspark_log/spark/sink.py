@@ -442,5 +442,7 @@ def _record_table(columns: RecordColumns, table: pa.Table) -> pa.Table:
     if columns.key is not None:
         parts["key"] = table.column(columns.key).cast(pa.binary())
     if columns.headers is not None:
-        parts["headers"] = table.column(columns.headers).cast(HEADERS_TYPE)
+        headers = table.column(columns.headers).cast(HEADERS_TYPE)
+        has_some = pc.fill_null(pc.greater(pc.list_value_length(headers), 0), False)
+        parts["headers"] = pc.if_else(has_some, headers, pa.scalar(None, HEADERS_TYPE))  # an empty list is none
     return pa.table(parts)

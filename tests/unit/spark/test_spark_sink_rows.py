@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.frame import HEADERS_TYPE
 from pyspark_log.client.producer.record_batches import joined
 from pyspark_log.spark import sink
 from pyspark_log.spark.options import parse_sink_options
@@ -43,6 +44,16 @@ def test_rows_go_to_their_topic_and_partition_in_order() -> None:
         ("y", None, {"value": [b"b"], "key": [b"b"]}),
         ("y", 0, {"value": [b"d"], "key": [b"d"]}),
     ]
+
+
+def test_row_with_an_empty_list_of_headers_has_none() -> None:
+    """S4: a record of Kafka's has headers or none, and its source shows none as null, never as an empty list."""
+    headers = pa.array([[], None, [{"key": "a", "value": None}], []], HEADERS_TYPE)
+    columns = RecordColumns(value=0, key=None, headers=1, partition=None, topic=None)
+    rows = pa.table({"value": ["a", "b", "c", "d"], "headers": headers})
+    for table in (rows, pa.concat_tables([rows.slice(0, 2), rows.slice(2)]), rows.slice(1)):
+        [(_, _, record)] = routed(columns, "t", table)
+        assert record["headers"] == [each or None for each in table.column("headers").to_pylist()]
 
 
 def test_rows_without_a_topic_are_refused() -> None:
