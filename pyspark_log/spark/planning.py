@@ -208,12 +208,18 @@ def plan_ranges(
 
 
 def plan_batch(
-    start: SourceOffset, end: SourceOffset, earliest: SourceOffset, latest: SourceOffset
+    start: SourceOffset,
+    end: SourceOffset,
+    earliest: SourceOffset,
+    latest: SourceOffset,
+    *,
+    is_written: bool = True,
 ) -> list[OffsetRange]:
     """The ranges of a batch read, one per partition in order.
 
-    ``start`` and ``end`` may hold -2 and -1; ``earliest`` and ``latest`` say where those are now. Raises `OptionError`
-    when the two have different partitions, or a start lies behind its end.
+    ``start`` and ``end`` may hold -2 and -1; ``earliest`` and ``latest`` say where those are now. ``is_written``: the
+    user wrote the other offsets; none was looked up by a time or in a group. Raises `OptionError` when the two have
+    different partitions, or a start lies behind its end.
     """
     if start.keys() != end.keys():
         raise OptionError("The specified start offset and end offset should have the same topic-partitions.")
@@ -223,7 +229,7 @@ def plan_batch(
         begin = {EARLIEST: earliest, LATEST: latest}.get(first, {}).get(partition, first)
         until = {LATEST: latest, EARLIEST: earliest}.get(last, {}).get(partition, last)
         if begin > until:
-            kind = "specified" if first >= 0 and last >= 0 else "resolved"
+            kind = "specified" if is_written and first >= 0 and last >= 0 else "resolved"
             end_kind = "" if kind == "specified" else "resolved "
             raise OptionError(
                 f"The {kind} start offset {begin} is greater than the {end_kind}end offset {until} "

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
+from pyspark_log.spark.offsets import SpecificOffsets
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
 from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.planning import plan_batch
@@ -116,7 +117,8 @@ class PylogBatchReader(DataSourceReader):
             refuse_missing(snapshot)
             start, snapshot = find_start(options, starting, snapshot, view)
             end, snapshot = find_end(ending, snapshot, view)
-            ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest)
+            is_written = isinstance(starting, SpecificOffsets) and isinstance(ending, SpecificOffsets)
+            ranges = plan_batch(start, end, snapshot.earliest, snapshot.latest, is_written=is_written)
             where = self._layout.where
             if where is not None:
                 ranges = narrowed(ranges, where, snapshot, view)

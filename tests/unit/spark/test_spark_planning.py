@@ -362,3 +362,10 @@ def test_plan_batch_refuses_reversed_ranges(start: dict, end: dict, says: str) -
     with pytest.raises(OptionError) as caught:
         plan_batch(start, end, {TP1: 1, TP2: 0}, {TP1: 1, TP2: 0})
     assert says in str(caught.value)
+
+
+def test_plan_batch_says_that_an_end_was_looked_up_by_time() -> None:
+    """KafkaRelationSuite "resolved start offset greater than end offset (without latest)": nobody wrote that end."""
+    with pytest.raises(OptionError) as caught:
+        plan_batch({TP1: 3}, {TP1: 1}, {TP1: 0}, {TP1: 2}, is_written=False)
+    assert "The resolved start offset 3 is greater than the resolved end offset 1 for topic t1" in str(caught.value)
