@@ -51,7 +51,7 @@ _SET_BY_THE_SOURCE = {
 _SET_BY_THE_SINK = {
     "key.serializer": "keys are written as they are (binary or string)",
     "value.serializer": "values are written as they are (binary or string)",
-    "acks": "a task is done when all in-sync replicas have its rows",
+    "acks": "a task is done when all in-sync replicas have its rows; allowed, with no other meaning: all, -1, 1, 0",
     "interceptor.classes": "there are no interceptors",
 }
 _PARTITIONER = "Java's classes do not run here; name a row's partition in the column partition"
@@ -61,6 +61,8 @@ _PLACES_ROWS = {
 }
 """Settings of Kafka's producers that send rows to other partitions than the sink would, unless they have one of these
 values."""
+_ACKS = ("all", "-1", "1", "0")
+"""Kafka's. The sink waits for all in-sync replicas whichever it is given: it promises more than was asked for."""
 _OTHER_CODECS = ("gzip", "snappy")
 """Kafka's, which frames do not have. Rows are the same without."""
 _MEANINGFUL: dict[Direction, frozenset[str]] = {
@@ -143,7 +145,7 @@ def _sort_client_setting(
 ) -> None:
     setting = name.removeprefix(CLIENT_PREFIX)
     refused = _SET_BY_THE_SOURCE if direction == "source" else _SET_BY_THE_SINK
-    if setting in refused and not (setting == "acks" and value.strip().lower() in {"all", "-1"}):
+    if setting in refused and not (setting == "acks" and value.strip().lower() in _ACKS):
         raise OptionError(f"Option '{name}' is not supported: {refused[setting]}")
     if direction == "sink" and setting in _PLACES_ROWS and value.strip() not in _PLACES_ROWS[setting]:
         raise OptionError(f"Option '{name}' is not supported with the value '{value}': {_PARTITIONER}")

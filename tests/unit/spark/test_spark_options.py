@@ -208,7 +208,7 @@ def test_sink_accepts_sparks_own_options_of_a_query() -> None:
         ({"kafka.bootstrap.servers": "h:1"}, OptionError, "Use 'pylog.bootstrap.servers'"),
         ({"pylog.key.serializer": "x"}, OptionError, "Option 'pylog.key.serializer' is not supported"),
         ({"pylog.value.serializer": "x"}, OptionError, "Option 'pylog.value.serializer' is not supported"),
-        ({"pylog.acks": "1"}, OptionError, "Option 'pylog.acks' is not supported"),
+        ({"pylog.acks": "2"}, OptionError, "Option 'pylog.acks' is not supported: a task is done when all in-sync"),
         ({"pylog.linger.ms": "soon"}, OptionError, "pylog.linger.ms='soon'"),
         ({"pylog.security.protocol": "SASL_SSL"}, OptionError, "not in this version"),
         ({"pylog.compression.type": "brotli"}, OptionError, "pylog.compression.type='brotli': must be one of none"),
@@ -232,6 +232,13 @@ def test_bad_sink_options_are_refused(given: dict[str, str], error: type[Excepti
     with pytest.raises(error) as caught:
         parse_sink_options(given)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("acks", ["all", "-1", "1", "0"])
+def test_acks_of_kafka_is_taken_and_changes_nothing(acks: str) -> None:
+    """S4: a job that asks for less gets more."""
+    options = parse_sink_options({"topic": "t", "pylog.acks": acks})
+    assert options.settings().acks == "all"
 
 
 def test_selection_by_pattern_matches_whole_names() -> None:
