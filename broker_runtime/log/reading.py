@@ -100,7 +100,7 @@ class SegmentView:
             at, end = header.base_offset, min(upto, self._extent.next_offset)
             found = previous = None  # position and offset of the first frame; where the one before it begins
             try:
-                while at < end and (found is not None or at < stop):
+                while at < end and at < stop:
                     is_first = builder.begins_at(position, previous)
                     head = runs.get(position) if is_first and found is None else None
                     if head is None or head.next_offset > end or _may_match(test, head) is not False:

@@ -145,7 +145,11 @@ class ReadService:
         """The next frames of the range, and where they begin; None: there are none before that offset."""
         if plan.test is None:
             return position, plan.partition.read(
-                position, max_bytes=plan.piece_bytes, leader_epoch=plan.leader_epoch, is_committed=plan.is_committed
+                position,
+                max_bytes=plan.piece_bytes,
+                leader_epoch=plan.leader_epoch,
+                is_committed=plan.is_committed,
+                stop=plan.end,
             )
         position, found = find_matching(
             plan.partition,

@@ -208,6 +208,26 @@ def test_read_resolves_its_range_once_and_releases_its_bytes() -> None:
     assert budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("where", [None, "_metadata.offset >= 0"])
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (0, 1), (15, 17), (9, 11), (12, 30), (25, 37), (40, 40), (3, 50)])
+def test_read_takes_no_frame_that_begins_behind_its_range(start: int, end: int, where: str | None) -> None:
+    """A small range before much else costs what is in it: the frames that have a record of it, and no others."""
+    hosted, budget = Hosted(), ByteBudget(1 << 20)
+    for _ in range(5):
+        hosted.append(*[b"x"] * 10)
+    service = ReadService(hosted.registry, budget=budget)
+    test = None if where is None else _where(where)
+    request = ReadRequest(topic="t", partition=0, start=start, end=end, where=test)
+    taken = [
+        header.base_offset
+        for response, frames in service.pieces(CLIENT, service.plan(CLIENT, request))
+        if frames is not None
+        for header, _ in iter_frames(frames)
+    ]
+    assert taken == [base for base in range(0, 50, 10) if base < end and base + 10 > start and start < end]
+    assert budget.used_bytes == 0
+
+
 def test_read_that_retention_overtakes_is_an_error_and_not_a_gap() -> None:
     """Records removed under a reader are reported."""
     hosted = Hosted(segment_bytes=1024)
