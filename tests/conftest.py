@@ -34,8 +34,10 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", frugal_java())  # for every driver that a test starts
 
-# The duration of one example depends on how busy the machine is; tests of speed say so themselves.
-hypothesis.settings.register_profile("without-deadline", deadline=None)
+# The duration of one example, and of making it, depends on how busy the machine is; tests of speed say so themselves.
+hypothesis.settings.register_profile(
+    "without-deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("without-deadline")
 
 _FAST = {"contract", "unit"}
