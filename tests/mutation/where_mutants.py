@@ -17,6 +17,30 @@ _CONSUMER = (
 
 WHERE: Final = (
     Mutant(
+        name="search_goes_on_behind_the_range",
+        file="broker_runtime/log/reading.py",
+        old="while at < end and at < stop:",
+        new="while at < end and (found is not None or at < stop):",
+        breaks="A small range before much else costs what is in it.",
+        tests=_SERVICE,
+    ),
+    Mutant(
+        name="read_goes_on_behind_the_range",
+        file="broker_runtime/replication/partition.py",
+        old="if stop is None or not offset < stop < end:",
+        new="if True:",
+        breaks="A small range before much else costs what is in it.",
+        tests=_SERVICE,
+    ),
+    Mutant(
+        name="frame_that_ends_behind_the_range_is_not_read",
+        file="broker_runtime/replication/partition.py",
+        old="        if found is None and at_least_one:  # the first",
+        new="        if False:  # the first",
+        breaks="All of a range is read.",
+        tests=_SERVICE,
+    ),
+    Mutant(
         name="run_claims_what_some_of_its_frames_were_asked",
         file="broker_runtime/log/frame_heads.py",
         old="            for key in self._keys:\n",
@@ -83,8 +107,8 @@ WHERE: Final = (
     Mutant(
         name="part_of_a_batch_goes_on_behind_all_of_it",
         file="pyspark_log/client/records.py",
-        old="        if stop == len(self):\n            return self.next_offset\n",
-        new="        if stop:\n            return self.next_offset\n",
+        old="next_offset=self.next_offset if stop == rows else self._end_of(start, stop)",
+        new="next_offset=self.next_offset if stop else self._end_of(start, stop)",
         breaks="A position is behind what was delivered, and not behind what comes next.",
         tests=_CONSUMER,
     ),
