@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import command
+from bench.command import Command
 from bench.workspace import Workspace
 
 RESULTS = Path("build/bench.json")
@@ -35,14 +35,15 @@ COMPARISONS = {
 
 
 def main() -> int:
-    shared = {"package": "bench", "title": "pylog beside the machine's own limits", "comparisons": COMPARISONS}
-    parser = command.parser(**shared, results=RESULTS)
+    command = Command(
+        package="bench", title="pylog beside the machine's own limits", comparisons=COMPARISONS, results=RESULTS
+    )
+    parser = command.parser()
     parser.add_argument(
         "--before", type=Path, metavar="PATH", help="a checkout of an earlier version, for transactions to compare with"
     )
-    options = command.parsed(parser, COMPARISONS)
-    workspace = Workspace(quick=options.quick, rounds=options.rounds, before=options.before)
-    return command.run(options, workspace, **shared)
+    options = command.options(parser)
+    return command.run(options, Workspace(quick=options.quick, rounds=options.rounds, before=options.before))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ of disks and the start of a client are other questions. confluent-kafka has the 
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench import data
 from bench.harness import Figure, at_least, paired
 from bench.kafka.in_python import AT_ONCE, batches_speed, kafka_consumed_speed, polled_speed
@@ -31,7 +33,7 @@ def run(workspace: Workspace) -> list[Figure]:
         return [
             paired(
                 name,
-                lambda speed=speed: speed(workspace, ours, rows),
+                partial(speed, workspace, ours, rows),
                 lambda: kafka_consumed_speed(workspace, kafka, theirs, rows),
                 unit="M records/s",
                 peer_is=f"confluent-kafka's consume() of {AT_ONCE:,}, from Kafka",

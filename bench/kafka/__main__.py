@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench import command
+from bench.command import Command
 from bench.kafka.settings import described
 from bench.kafka.workspace import KafkaWorkspace
 
@@ -22,10 +22,12 @@ COMPARISONS = {
 
 
 def main() -> int:
-    shared = {"package": "bench.kafka", "title": "pylog beside Apache Kafka", "comparisons": COMPARISONS}
-    options = command.parsed(command.parser(**shared, results=RESULTS), COMPARISONS)
+    command = Command(
+        package="bench.kafka", title="pylog beside Apache Kafka", comparisons=COMPARISONS, results=RESULTS
+    )
+    options = command.options(command.parser())
     workspace = KafkaWorkspace(quick=options.quick, rounds=options.rounds)
-    return command.run(options, workspace, **shared, settings=described())
+    return command.run(options, workspace, settings=described())
 
 
 if __name__ == "__main__":

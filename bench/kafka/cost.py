@@ -147,10 +147,12 @@ def _ready_again(workspace: KafkaWorkspace) -> Iterator[Figure]:
         kafka.fill(theirs, batch.column("value").to_pylist(), copies=copies, partitions=FULL_PARTITIONS)
 
         def by_pylog() -> tuple[float, float]:
-            return tuple(_ready_s(cluster, lambda: _pylog_serves(cluster), waits) for waits in (False, True))
+            at_once, later = (_ready_s(cluster, lambda: _pylog_serves(cluster), waits) for waits in (False, True))
+            return at_once, later
 
         def by_kafka() -> tuple[float, float]:
-            return tuple(_ready_s(kafka, lambda: _kafka_serves(kafka, theirs), waits) for waits in (False, True))
+            at_once, later = (_ready_s(kafka, lambda: _kafka_serves(kafka, theirs), waits) for waits in (False, True))
+            return at_once, later
 
         what = f"ready again after kill -9 over {values * FULL_VALUE_BYTES / 1e9:.2g} GB"
         mine, others = in_turns(what, [by_pylog, by_kafka], rounds=min(3, workspace.rounds))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -101,7 +102,7 @@ def _with_ceiling(
 ) -> Iterator[Figure]:
     """pylog beside Kafka and beside a ceiling, in the same rounds."""
     contestants = [lambda: (ours(),), lambda: (kafka(),), lambda: (bare(),)]
-    measured = in_turns(name, contestants, rounds=workspace.rounds, warmups=2)
+    measured = in_turns(name, contestants, rounds=workspace.rounds)
     mine, theirs, ceiling = ([value for (value,) in each] for each in measured)
     yield compared(name, mine, theirs, unit=UNIT, peer_is=KAFKA)
     yield compared(f"{name}, beside the ceiling", mine, ceiling, unit=UNIT, peer_is=bare_is)
@@ -115,9 +116,9 @@ def _source(workspace: KafkaWorkspace, ours: str, theirs: str, rows: int) -> Ite
         yield from _with_ceiling(
             workspace,
             f"Spark source, 100-byte values, {name}",
-            lambda speed=speed: speed(workspace, "pylog", pylog_source(workspace, ours), rows),
-            lambda speed=speed: speed(workspace, "kafka", kafka_source(workspace, theirs), rows),
-            lambda speed=speed: speed(workspace, bare_spark.SOURCE, bare, rows),
+            partial(speed, workspace, "pylog", pylog_source(workspace, ours), rows),
+            partial(speed, workspace, "kafka", kafka_source(workspace, theirs), rows),
+            partial(speed, workspace, bare_spark.SOURCE, bare, rows),
             f"{BARE} ({batch_rows:,} rows each)",
         )
 
@@ -169,7 +170,6 @@ def _typed(workspace: KafkaWorkspace, rows: int) -> Iterator[Figure]:
             unit=UNIT,
             peer_is=f"{KAFKA}: JSON, from_json",
             rounds=workspace.rounds,
-            warmups=2,
         )
         expected = sum(range(0, rows, 1)) * 0.25
 
@@ -189,7 +189,6 @@ def _typed(workspace: KafkaWorkspace, rows: int) -> Iterator[Figure]:
             unit=UNIT,
             peer_is=f"{KAFKA}: JSON, from_json of this column alone",
             rounds=workspace.rounds,
-            warmups=2,
         )
 
 
@@ -212,7 +211,7 @@ def _sink(
             return speed
 
     contestants = [lambda: (by_pylog(UNSYNCED),), lambda: (by_pylog(SYNCED),), lambda: (by_kafka(),)]
-    measured = in_turns(f"Spark sink, {name}", contestants, rounds=workspace.rounds, warmups=2)
+    measured = in_turns(f"Spark sink, {name}", contestants, rounds=workspace.rounds)
     unsynced, synced, theirs = ([value for (value,) in each] for each in measured)
     peer_is = KAFKA if schema is None else f"{KAFKA}: to_json"
     yield compared(f"Spark sink, {name}", unsynced, theirs, unit=UNIT, peer_is=peer_is)

@@ -168,7 +168,7 @@ class KafkaPeer:
         self, *, partitions: int = 1, replicas: int = 1, prefix: str = "bench", config: Mapping[str, str] | None = None
     ) -> Iterator[str]:
         """A topic that can be written to at once; deleted afterwards so that disk use stays bounded."""
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.cimpl import NewTopic
 
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         new = NewTopic(name, partitions, replicas, config=dict(config or {}))

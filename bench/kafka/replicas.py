@@ -69,10 +69,15 @@ def run(workspace: KafkaWorkspace) -> Iterator[Figure]:
             lambda: (by_kafka(),),
         ]
         measured = in_turns("3 replicas, produce", contestants, rounds=workspace.rounds)
-        batches, each, theirs = ([value for (value,) in results] for results in measured)
-        shared = {"unit": "M records/s", "peer_is": "confluent-kafka's produce(), acks=all"}
-        yield compared("3 replicas, Python, batches: produce", batches, theirs, **shared)
-        yield compared("3 replicas, Python, one record a call: produce", each, theirs, **shared)
+        batches, each, theirs = ([value for (value,) in one] for one in measured)
+        for what, results in (("batches", batches), ("one record a call", each)):
+            yield compared(
+                f"3 replicas, Python, {what}: produce",
+                results,
+                theirs,
+                unit="M records/s",
+                peer_is="confluent-kafka's produce(), acks=all",
+            )
 
         def pylog_ms() -> list[float]:
             with temporary_topic(admin, prefix="replicated", **ours) as topic:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from bench import data
 from bench.harness import Figure, compared, in_turns
@@ -108,7 +109,7 @@ def _beside_none(
         return speeds()
 
     contestants: list[Callable[[], Sequence[float]]] = [
-        lambda settings=settings, name=name: measured(settings, plain if name == "checkpoint" else with_options)
+        partial(measured, settings, plain if name == "checkpoint" else with_options)
         for name, settings in variants.items()
     ]
     contestants.append(lambda: measured({}, plain))
