@@ -29,7 +29,7 @@ BROKER_SETTINGS: Final = {
 """What differs from Kafka's defaults: batches as large as pylog's, recovery on both processors, no waiting for
 members, a dead broker noticed in 6 s, and files of deleted topics removed at once."""
 PRODUCER_SETTINGS: Final = {
-    "linger.ms": 5,
+    "linger.ms": 50,
     "batch.size": 1_000_000,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 1_000_000,
@@ -47,7 +47,7 @@ CONSUMER_SETTINGS: Final = {
 """confluent-kafka's, for throughput: by default it stops fetching for a second whenever 100,000 messages wait."""
 SPARK_READS: Final = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": "8388608"}
 """Options of the connector's source."""
-SPARK_WRITES: Final = {"kafka.linger.ms": "5", "kafka.batch.size": "524288", "kafka.buffer.memory": "134217728"}
+SPARK_WRITES: Final = {"kafka.linger.ms": "50", "kafka.batch.size": "524288", "kafka.buffer.memory": "134217728"}
 """Options of the connector's sink."""
 UNSYNCED: Final = {"flush.mode": "os"}
 """pylog's topics where nobody syncs, as with Kafka's defaults."""
