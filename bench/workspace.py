@@ -164,10 +164,11 @@ class Workspace:
         from bench.bare_spark import BareSource, DroppingSink
 
         self._stop_spark()
+        jars = self.spark_jars()
         builder = SparkSession.builder.master("local[2]").appName("pylog-bench")
         configured = {
             "spark.driver.memory": "3g",
-            "spark.driver.extraClassPath": os.pathsep.join(map(str, self.spark_jars())),
+            **({"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))} if jars else {}),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",

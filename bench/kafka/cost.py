@@ -22,7 +22,7 @@ from bench import data
 from bench.harness import Figure, compared, in_turns
 from bench.kafka.in_spark import as_json, kafka_sink, pylog_sink
 from bench.kafka.peer import KafkaPeer
-from bench.kafka.settings import BROKER_SETTINGS, UNSYNCED
+from bench.kafka.settings import UNSYNCED
 from bench.kafka.workspace import KafkaWorkspace
 from bench.memory import processor_s
 from bench.sink import FIVE_COLUMNS, numbers
@@ -35,7 +35,8 @@ FULL_VALUES = 4_000_000
 FULL_VALUE_BYTES = 1_000
 FULL_PARTITIONS = 2
 AT_ONCE = 5_000
-_SESSION_MS = BROKER_SETTINGS["zookeeper.session.timeout.ms"]
+_SESSION = {"zookeeper.session.timeout.ms": "6000"}
+_SESSION_S = 6
 _LOOK_S = 0.1
 
 
@@ -136,8 +137,8 @@ def _ready_again(workspace: KafkaWorkspace) -> Iterator[Figure]:
     rows = 1_000
     batch = data.one_value_column(rows, FULL_VALUE_BYTES)
     with (
-        workspace.cluster_of("ready", settings={"zookeeper.session.timeout.ms": _SESSION_MS}) as cluster,
-        KafkaPeer(workspace.directory / "kafka-ready") as kafka,
+        workspace.cluster_of("ready", settings=_SESSION) as cluster,
+        KafkaPeer(workspace.directory / "kafka-ready", settings=_SESSION) as kafka,
         kafka.topic(partitions=FULL_PARTITIONS) as theirs,
     ):
         with Admin(cluster.bootstrap_servers) as admin:
@@ -156,7 +157,7 @@ def _ready_again(workspace: KafkaWorkspace) -> Iterator[Figure]:
 
         what = f"ready again after kill -9 over {values * FULL_VALUE_BYTES / 1e9:.2g} GB"
         mine, others = in_turns(what, [by_pylog, by_kafka], rounds=min(3, workspace.rounds))
-    note = f"lower is better; zookeeper.session.timeout.ms={_SESSION_MS} on both sides"
+    note = f"lower is better; zookeeper.session.timeout.ms={_SESSION_S * 1000} on both sides"
     for place, how in enumerate(("started at once", "started when its registration had expired")):
         yield compared(
             f"{what}, {how}",
@@ -173,7 +174,7 @@ def _ready_s(peer: Any, serves: Callable[[], None], waits: bool) -> float:
     serves()  # what it has to look through is no longer closed in order
     peer.kill(1)
     if waits:
-        time.sleep(int(_SESSION_MS) / 1e3 + 2)
+        time.sleep(_SESSION_S + 2)
         while isinstance(peer, KafkaPeer) and peer.has_registration(1):
             time.sleep(_LOOK_S)
     started = time.perf_counter()

@@ -23,11 +23,10 @@ BROKER_SETTINGS: Final = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
-    "zookeeper.session.timeout.ms": "6000",
     "log.segment.delete.delay.ms": "1000",
 }
 """What differs from Kafka's defaults: batches as large as pylog's, recovery on both processors, no waiting for
-members, a dead broker noticed in 6 s, and files of deleted topics removed at once."""
+members, and files of deleted topics removed at once."""
 PRODUCER_SETTINGS: Final = {
     "linger.ms": 50,
     "batch.size": 1_000_000,
