@@ -67,20 +67,22 @@ class Command:
         failures: list[tuple[str, str]] = []
         # When ended from outside, everything that was started still ends and the directory is removed.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        with workspace:
-            for name in options.names:
-                print(f"{name}: {self.comparisons[name]}", file=sys.stderr, flush=True)
-                try:
-                    for figure in importlib.import_module(f"{self.package}.{name}").run(workspace):
-                        figures.append(figure)  # noqa: PERF402  what was measured stays when a later one breaks
-                except Exception as error:  # noqa: BLE001  one broken comparison must not hide the others' figures
-                    traceback.print_exc()
-                    failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=160)
-        show(figures, failures, console, title=self.title, settings=settings)
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write_json(options.json, figures, failures, quick=options.quick, settings=settings)
-        print(f"all figures and pairs: {options.json}", file=sys.stderr)
+        try:
+            with workspace:
+                for name in options.names:
+                    print(f"{name}: {self.comparisons[name]}", file=sys.stderr, flush=True)
+                    try:
+                        for figure in importlib.import_module(f"{self.package}.{name}").run(workspace):
+                            figures.append(figure)  # noqa: PERF402  what was measured stays when a later one breaks
+                    except Exception as error:  # noqa: BLE001  one broken comparison must not hide the others' figures
+                        traceback.print_exc()
+                        failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
+        finally:  # also when ended from outside
+            console = Console()
+            if not console.is_terminal:
+                console = Console(width=160)
+            show(figures, failures, console, title=self.title, settings=settings)
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            write_json(options.json, figures, failures, quick=options.quick, settings=settings)
+            print(f"all figures and pairs: {options.json}", file=sys.stderr)
         return 0 if not failures and all(figure.kept for figure in figures) else 1
