@@ -1,7 +1,8 @@
 """What both sides run with: Kafka's settings where its defaults are not its best, pylog's where they differ.
 
-Rule: whatever a comparison sets is here, so that it is printed with the figures (`described`). Kafka has what made it
-fastest here; pylog has its defaults, but for who writes to the disk when.
+Rule: whatever a comparison sets is here, so that it is printed with the figures (`described`). Kafka's clients have
+settings for throughput, and `spark_settings` measures what those of Spark's connector bring; pylog has its defaults,
+but for who writes to the disk when.
 """
 
 from __future__ import annotations
