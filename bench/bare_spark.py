@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -136,10 +137,28 @@ class DroppingSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _DroppingWriter()
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return _DroppingStreamWriter()
+
+
+def _drop(batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+    return WriterCommitMessage()
+
 
 class _DroppingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        rows = 0
-        for batch in iterator:
-            rows += batch.num_rows
-        return WriterCommitMessage()
+        return _drop(iterator)
+
+
+class _DroppingStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _drop(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to keep."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo."""

@@ -48,7 +48,12 @@ def fixed_binary(rows: int, width: int = VALUE_BYTES, seed: int = 1) -> pa.Array
 
 def values_batch(rows: int) -> pa.RecordBatch:
     """One column ``value``, as for a topic without a schema."""
-    return pa.RecordBatch.from_arrays([fixed_binary(rows)], names=["value"])
+    return one_value_column(rows, VALUE_BYTES)
+
+
+def one_value_column(rows: int, width: int) -> pa.RecordBatch:
+    """As `values_batch`, with values of ``width`` bytes."""
+    return pa.RecordBatch.from_arrays([fixed_binary(rows, width)], names=["value"])
 
 
 def kafka_batch(rows: int) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -81,6 +81,60 @@ def bound(name: str, value: float, limit: float, unit: str, *, note: str = "") -
     return Figure(name=name, unit=unit, ours=value, judged=value, promises=(below(limit, unit),), note=note)
 
 
+def in_turns(
+    name: str,
+    contestants: Sequence[Callable[[], Sequence[float]]],
+    *,
+    rounds: int,
+    warmups: int = 1,
+) -> list[list[Sequence[float]]]:
+    """Runs each contestant once a round, in alternating order; returns each one's results by round.
+
+    The first contestant is pylog, the others its peers. ``warmups`` rounds are discarded first: JVM compilation,
+    workers that fork, connections.
+    """
+    for _ in range(warmups):
+        for once in reversed(contestants):
+            once()
+    results: list[list[Sequence[float]]] = [[] for _ in contestants]
+    for turn in range(rounds):
+        order = range(len(contestants)) if turn % 2 else reversed(range(len(contestants)))
+        for place in order:
+            results[place].append(contestants[place]())
+        said = " / ".join(", ".join(f"{value:.3g}" for value in each[-1]) for each in results)
+        print(f"  {name} {turn + 1}/{rounds}: {said}", file=sys.stderr, flush=True)
+    return results
+
+
+def compared(
+    name: str,
+    ours: Sequence[float],
+    peer: Sequence[float],
+    *,
+    unit: str,
+    peer_is: str,
+    promises: Sequence[Promise] = (),
+    note: str = "",
+    is_difference: bool = False,
+) -> Figure:
+    """The figure of what was measured in the same rounds (both in ``unit``), by ratio or difference."""
+    pairs = list(zip(ours, peer, strict=True))
+    judged = [mine - other if is_difference else mine / other for mine, other in pairs]
+    return Figure(
+        name=name,
+        unit=unit,
+        ours=statistics.median(ours),
+        peer=statistics.median(peer),
+        peer_is=peer_is,
+        judged=statistics.median(judged),
+        is_difference=is_difference,
+        spread=(min(judged), max(judged)),
+        promises=promises,
+        note=note,
+        pairs=pairs,
+    )
+
+
 def paired(
     name: str,
     ours: Callable[[], float],
@@ -96,34 +150,18 @@ def paired(
 ) -> Figure:
     """Runs ``ours`` and ``peer`` alternately and compares what they return (both in ``unit``), by ratio or difference.
 
-    ``warmups`` pairs are discarded first: JVM compilation, workers that fork, connections.
+    ``warmups``: as `in_turns`.
     """
-    for _ in range(warmups):
-        peer()
-        ours()
-    pairs: list[tuple[float, float]] = []
-    for turn in range(rounds):
-        if turn % 2:
-            our_value = ours()
-            peer_value = peer()
-        else:
-            peer_value = peer()
-            our_value = ours()
-        pairs.append((our_value, peer_value))
-        print(f"  {name} {turn + 1}/{rounds}: {our_value:.3g} / {peer_value:.3g} {unit}", file=sys.stderr, flush=True)
-    judged = [mine - other if is_difference else mine / other for mine, other in pairs]
-    return Figure(
-        name=name,
+    mine, others = in_turns(name, [lambda: (ours(),), lambda: (peer(),)], rounds=rounds, warmups=warmups)
+    return compared(
+        name,
+        [value for (value,) in mine],
+        [value for (value,) in others],
         unit=unit,
-        ours=statistics.median(value for value, _ in pairs),
-        peer=statistics.median(value for _, value in pairs),
         peer_is=peer_is,
-        judged=statistics.median(judged),
-        is_difference=is_difference,
-        spread=(min(judged), max(judged)),
         promises=promises,
         note=note,
-        pairs=pairs,
+        is_difference=is_difference,
     )
 
 
@@ -137,9 +175,21 @@ def median_ms(once: Callable[[], object], times: int) -> float:
     return statistics.median(took_s) * 1e3
 
 
-def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console: Console) -> None:
-    """Prints the table, and below it the notes and the comparisons that failed."""
-    table = Table(title="pylog beside the machine's own limits", header_style="bold", title_justify="left")
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value that so many percent of them do not exceed; 100 values at least for p99."""
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def show(
+    figures: Sequence[Figure],
+    failures: Sequence[tuple[str, str]],
+    console: Console,
+    *,
+    title: str,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    """Prints the table, and below it the notes, the settings and the comparisons that failed."""
+    table = Table(title=title, header_style="bold", title_justify="left")
     for heading in ("what", "pylog", "peer", "unit"):
         table.add_column(heading, justify="left" if heading in {"what", "unit"} else "right")
     table.add_column("ratio or difference", justify="right")
@@ -167,14 +217,24 @@ def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console
         )
         if described:
             console.print(f"[dim]{figure.name}: {described}[/]")
+    for side, text in (settings or {}).items():
+        console.print(f"{side}: {text}", highlight=False)
     for name, error in failures:
         console.print(f"[red]{name} failed:[/] {error}", highlight=False)
 
 
-def write_json(path: Path, figures: Sequence[Figure], failures: Sequence[tuple[str, str]], *, quick: bool) -> None:
+def write_json(
+    path: Path,
+    figures: Sequence[Figure],
+    failures: Sequence[tuple[str, str]],
+    *,
+    quick: bool,
+    settings: Mapping[str, str] | None = None,
+) -> None:
     """Writes everything in the table and every pair, for a program."""
     document = {
         "quick": quick,
+        "settings": dict(settings or {}),
         "machine": {
             "processors": _usable_processors(),
             "python": platform.python_version(),

@@ -28,8 +28,8 @@ def run(workspace: Workspace) -> list[Figure]:
         return [
             paired(
                 "micro-batch of 1 row",
-                lambda: _median_ms(workspace, "pylog", pylog, rows),
-                lambda: _median_ms(workspace, bare_spark.SOURCE, bare, rows),
+                lambda: median_micro_batch_ms(workspace, "pylog", pylog, rows),
+                lambda: median_micro_batch_ms(workspace, bare_spark.SOURCE, bare, rows),
                 unit="ms",
                 peer_is="a bare Python source, 1 row per trigger",
                 rounds=min(3, workspace.rounds),
@@ -38,6 +38,7 @@ def run(workspace: Workspace) -> list[Figure]:
         ]
 
 
-def _median_ms(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> float:
+def median_micro_batch_ms(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> float:
+    """The median of a query's micro-batches, into ``noop``."""
     # The first micro-batch starts the source's workers.
     return statistics.median([took for took, _ in micro_batches(workspace, source, options, rows)][1:])

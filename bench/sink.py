@@ -43,7 +43,7 @@ def _compare(
 
     def dropped() -> float:
         started = time.perf_counter()
-        _frame(workspace, expressions, rows).write.format(bare_spark.SINK).mode("append").save()
+        numbers(workspace, expressions, rows).write.format(bare_spark.SINK).mode("append").save()
         return rows / 1e6 / (time.perf_counter() - started)
 
     return paired(
@@ -62,19 +62,21 @@ def write_speed(workspace: Workspace, expressions: tuple[str, ...], schema: pa.S
     """Millions of rows per second of one batch write into a new topic. ``expressions``: of each row's ``id``."""
     with workspace.topic(partitions=PARTITIONS, schema=schema, prefix="sink") as topic:
         options = {"topic": topic, "pylog.bootstrap.servers": workspace.cluster.bootstrap_servers}
-        frame = _frame(workspace, expressions, rows)
+        frame = numbers(workspace, expressions, rows)
         started = time.perf_counter()
         frame.write.format("pylog").options(**options).mode("append").save()
         took = time.perf_counter() - started
-        _check_count(workspace, topic, rows)
+        check_count(workspace, topic, rows)
     return rows / 1e6 / took
 
 
-def _frame(workspace: Workspace, expressions: tuple[str, ...], rows: int) -> DataFrame:
+def numbers(workspace: Workspace, expressions: tuple[str, ...], rows: int) -> DataFrame:
+    """Rows made of numbers in the JVM, in two partitions. ``expressions``: of each row's ``id``."""
     return workspace.spark.range(0, rows, 1, 2).selectExpr(*expressions)
 
 
-def _check_count(workspace: Workspace, topic: str, rows: int) -> None:
+def check_count(workspace: Workspace, topic: str, rows: int) -> None:
+    """Raises `AssertionError` unless the topic has so many rows."""
     from pyspark_log import read
 
     stored = sum(batch.num_rows for batch in read(topic, bootstrap_servers=workspace.cluster.bootstrap_servers))

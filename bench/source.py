@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -23,6 +23,7 @@ from bench.workspace import Workspace
 ROWS = 4_000_000
 PARTITIONS = 2
 PROMISE = at_least(0.8)
+Columns = Callable[[DataFrame], DataFrame]
 
 
 def run(workspace: Workspace) -> Iterator[Figure]:
@@ -56,12 +57,14 @@ def _compare(workspace: Workspace, shape: str, batch: pa.RecordBatch, schema: pa
         )
 
 
-def batch_speed(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> float:
-    """Millions of rows per second of one batch read into ``noop``."""
+def batch_speed(
+    workspace: Workspace, source: str, options: dict[str, str], rows: int, *, columns: Columns | None = None
+) -> float:
+    """Millions of rows per second of one batch read into ``noop``. ``columns``: what is made of them; None: all."""
     workspace.warm_logs()
     frame = workspace.spark.read.format(source).options(**options).load()
     started = time.perf_counter()
-    to_nothing(frame)
+    to_nothing(frame if columns is None else columns(frame))
     return rows / 1e6 / (time.perf_counter() - started)
 
 
@@ -69,27 +72,43 @@ def to_nothing(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def micro_batch_speed(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> float:
-    """Millions of rows per second of the one micro-batch that reads them all."""
-    milliseconds = [took for took, _ in micro_batches(workspace, source, options, rows)]
+def micro_batch_speed(
+    workspace: Workspace,
+    source: str,
+    options: dict[str, str],
+    rows: int,
+    *,
+    columns: Columns | None = None,
+    sink: str = "noop",
+    into: dict[str, str] | None = None,
+) -> float:
+    """Millions of rows per second of the one micro-batch that reads them all; otherwise as `micro_batches`."""
+    batches = micro_batches(workspace, source, options, rows, columns=columns, sink=sink, into=into)
+    milliseconds = [took for took, _ in batches]
     assert len(milliseconds) == 1, f"{source} took {len(milliseconds)} micro-batches, not one"
     return rows / 1e3 / milliseconds[0]
 
 
 def micro_batches(
-    workspace: Workspace, source: str, options: dict[str, str], rows: int, *, into: dict[str, str] | None = None
+    workspace: Workspace,
+    source: str,
+    options: dict[str, str],
+    rows: int,
+    *,
+    columns: Columns | None = None,
+    sink: str = "noop",
+    into: dict[str, str] | None = None,
 ) -> list[tuple[int, int]]:
     """Runs a query to the current end; returns (milliseconds, rows) of each micro-batch with rows.
 
-    ``into``: the options of pylog's sink; None: the rows go nowhere.
+    ``columns``: what is made of the source's columns; None: all. ``into``: the options of ``sink``.
     """
     workspace.warm_logs()
     checkpoint = workspace.directory / f"checkpoint-{uuid.uuid4().hex}"
+    frame = workspace.spark.readStream.format(source).options(**options).load()
     query = (
-        workspace.spark.readStream.format(source)
-        .options(**options)
-        .load()
-        .writeStream.format("noop" if into is None else "pylog")
+        (frame if columns is None else columns(frame))
+        .writeStream.format(sink)
         .options(**(into or {}))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)

@@ -120,7 +120,7 @@ def _micro_batch_ms(workspace: Workspace, topic: str, rows: int) -> float:
     servers = {"pylog.bootstrap.servers": workspace.cluster.bootstrap_servers}
     source = {**servers, "subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
     with workspace.topic(partitions=1, prefix="version-copy") as copy:
-        found = micro_batches(workspace, "pylog", source, rows, into={**servers, "topic": copy})
+        found = micro_batches(workspace, "pylog", source, rows, sink="pylog", into={**servers, "topic": copy})
     return statistics.median([took for took, _ in found][1:])  # the first one starts workers
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 FULL_ROWS = 40_000_000
 """Rows of 100 bytes: 4 GB of log."""
+CHECKPOINTS_BY_FILE_SYSTEM = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
 SESSION_TIMEOUT_MS = 4_000
 """``zookeeper.session.timeout.ms`` of clusters whose brokers fail; the default, 18 s, would only take longer."""
 ROOT = Path(__file__).absolute().parent.parent
@@ -40,10 +45,12 @@ class Workspace:
         self.rounds = rounds
         self.before = before
         self._stack = ExitStack()
+        self._session: SparkSession | None = None
 
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="pylog-bench-"))
         self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self._stack.callback(self._stop_spark)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -61,10 +68,11 @@ class Workspace:
         """Reads all logs, so that they are in the page cache: a machine may evict what was not read for a while, and
         the speed of its disks is not the question here.
         """
-        for path in self.directory.rglob("*.log"):
-            with path.open("rb") as file:
-                while file.read(1 << 20):
-                    pass
+        for folder, _, names in os.walk(self.directory):
+            for path in (Path(folder, name) for name in names if name.endswith(".log")):
+                with suppress(FileNotFoundError), path.open("rb") as file:  # a topic may be deleted meanwhile
+                    while file.read(1 << 20):
+                        pass
 
     def warm_memory(self, megabytes: int = 700) -> None:
         """Touches and frees that much memory before a measurement that fills the page cache: a virtual machine
@@ -122,14 +130,30 @@ class Workspace:
         return self.hold(Admin(self.cluster.bootstrap_servers))
 
     @contextmanager
-    def topic(self, *, partitions: int = 2, schema: Any = None, prefix: str = "bench") -> Iterator[str]:
+    def topic(
+        self,
+        *,
+        partitions: int = 2,
+        schema: Any = None,
+        prefix: str = "bench",
+        config: Mapping[str, str] | None = None,
+    ) -> Iterator[str]:
         """A topic in the shared cluster, deleted afterwards so that disk use stays bounded."""
-        with temporary_topic(self.admin, prefix=prefix, partitions=partitions, schema=schema) as name:
+        how = {"partitions": partitions, "schema": schema, "config": config}
+        with temporary_topic(self.admin, prefix=prefix, **how) as name:
             yield name
 
-    @cached_property
+    @property
     def spark(self) -> SparkSession:
-        """A session as README recommends it, ``local[2]``, with the bare source and sink registered."""
+        """The session of `restart_spark`, begun with its defaults on first use."""
+        return self._session or self.restart_spark()
+
+    def restart_spark(self, settings: Mapping[str, str] | None = None) -> SparkSession:
+        """Ends the session and begins another as README recommends it, ``local[2]``, with the bare source and sink
+        registered. ``settings``: over the recommended ones.
+
+        Jars and the driver's memory are those of the first session: Spark's JVM outlives sessions.
+        """
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -139,21 +163,34 @@ class Workspace:
 
         from bench.bare_spark import BareSource, DroppingSink
 
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("pylog-bench")
-            .config("spark.driver.memory", "3g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.python.unix.domain.socket.enabled", "true")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.local.dir", str(self.directory / "spark"))
-            .config("spark.sql.warehouse.dir", str(self.directory / "warehouse"))
-            .getOrCreate()
-        )
-        self._stack.callback(session.stop)
+        self._stop_spark()
+        jars = self.spark_jars()
+        builder = SparkSession.builder.master("local[2]").appName("pylog-bench")
+        configured = {
+            "spark.driver.memory": "3g",
+            **({"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))} if jars else {}),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.local.dir": str(self.directory / "spark"),
+            "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
+            **(settings or {}),
+        }
+        for name, value in configured.items():
+            builder = builder.config(name, value)
+        session = self._session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         session.dataSource.register(BareSource)
         session.dataSource.register(DroppingSink)
         return session
+
+    def spark_jars(self) -> list[Path]:
+        """Jars that Spark needs beside its own."""
+        return []
+
+    def _stop_spark(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
