@@ -508,13 +508,21 @@ class PartitionLog:
 
     # --- read -----------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> LogSlice | None:
-        """Finds whole frames of one segment, from the one with ``offset`` on, that end at or before ``upto``.
+    def read(
+        self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True, stop: int | None = None
+    ) -> LogSlice | None:
+        """Finds whole frames of one segment, from the one with ``offset`` on, that end at or before ``upto``. ``stop``:
+        none that begins there or above; the one with the offset before it comes alone if it ends above.
 
         They have at most ``max_bytes`` together. A larger first frame is returned alone, or not at all without
         ``at_least_one`` (None). None also means that there is nothing below ``upto`` yet. The slice reads nothing
         before its `load`. The caller closes it. Raises `OffsetOutOfRangeError` below the log's start or above its end.
         """
+        if stop is not None and offset < stop < upto:
+            found = self.read(offset, max_bytes=max_bytes, upto=stop, at_least_one=at_least_one)
+            if found is not None or not at_least_one:
+                return found
+            max_bytes = 0  # the first frame ends above, and is the only one wanted
         find = partial(SegmentView.find, offset=offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
         try:
             return self._in_segment(offset, upto, find)

@@ -450,23 +450,16 @@ class Partition:
         stop: int | None = None,
     ) -> LogSlice | None:
         """Frames from the one that holds ``offset`` on, all below the last stable offset, or without ``is_committed``
-        below the high watermark; None: there are none yet. ``stop``: none that begins there or above; the one with the
-        offset before it comes alone if it ends above.
+        below the high watermark; None: there are none yet. ``stop``: see the log's ``read``.
 
-        The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or
-        above its end, `LogStorageError` where the log is offline. An offset between the high watermark and the
-        log's end is not out of range: it is None.
+        The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or above
+        its end (not between high watermark and end: that is None), `LogStorageError` where the log is offline.
         """
         self.require_leader(leader_epoch)
         end = self.last_stable_offset if is_committed else self.high_watermark
         if offset == end:  # most reads of most consumers end here, without a look into the log's index
             return None
-        if stop is None or not offset < stop < end:
-            return self.log.read(offset, max_bytes=max_bytes, upto=end, at_least_one=at_least_one)
-        found = self.log.read(offset, max_bytes=max_bytes, upto=stop, at_least_one=at_least_one)
-        if found is None and at_least_one:  # the first frame ends above it, and is the only one wanted
-            found = self.log.read(offset, max_bytes=0, upto=end)
-        return found
+        return self.log.read(offset, max_bytes=max_bytes, upto=end, at_least_one=at_least_one, stop=stop)
 
     # --- followers of this leader ---
 
