@@ -29,6 +29,7 @@ from bench.workspace import CHECKPOINTS_BY_FILE_SYSTEM
 
 ROWS = 1_000_000
 MICRO_BATCHES = 20
+WARMUPS = 3
 SETTINGS = {
     "arrow": {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"},
     "sockets": {"spark.python.unix.domain.socket.enabled": "true"},
@@ -114,6 +115,8 @@ def _beside_none(
     ]
     contestants.append(lambda: measured({}, plain))
     workspace.restart_spark({name: value for name, value in NONE.items() if value})  # the JVM keeps the first ones
+    for _ in range(WARMUPS):  # or the first session would be compared with others in a JVM that it has warmed
+        plain()
     *results, none = in_turns(f"Spark settings, {side}", contestants, rounds=workspace.rounds, warmups=0)
     for name, with_them in zip(variants, results, strict=True):
         for place, (what, unit) in enumerate(MEASURED):
