@@ -5,7 +5,8 @@
     typed       2 M rows of five columns (from Kafka: JSON, with ``from_json``), and the sum of one of the columns
     sink        2 M rows into 2 partitions: 100 bytes, and five columns (to Kafka: ``to_json``)
     copy        topic to topic, key and value, one micro-batch; the ceiling is a bare source into a sink that drops
-    micro-batch of one row, to ``noop``: the median of 40
+    micro-batch of one row, to ``noop``: the median of 40; of rows that were there before the query, and of rows that
+                come one by one, each after the micro-batch of the one before
 
 Logs are in the page cache. A batch's time is the action's, a micro-batch's is Spark's own ``triggerExecution``. Both
 sides get their typed rows from the same expressions, through their own sinks. pylog's sink writes each row once, in a
@@ -14,7 +15,9 @@ transaction; Kafka's connector has none.
 
 from __future__ import annotations
 
+import statistics
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -38,6 +41,7 @@ JSON_SCHEMA = "carrier string, flight int, distance bigint, delay double, at tim
 KAFKA = "Kafka with Spark's connector"
 BARE = "a Python source that yields the same batches"
 UNIT = "M rows/s"
+_ARRIVAL_LIMIT_S = 120.0
 
 Speed = Callable[[], float]
 
@@ -53,7 +57,7 @@ def run(workspace: KafkaWorkspace) -> Iterator[Figure]:
     yield from _typed(workspace, rows)
     yield from _sink(workspace, "100-byte values", VALUE, None, rows)
     yield from _sink(workspace, "5 typed columns", FIVE_COLUMNS, data.TYPED, rows)
-    yield _micro_batch(workspace)
+    yield from _micro_batch(workspace)
 
 
 # --- options and topics ------------------------------------------------------------------------------------------
@@ -227,22 +231,69 @@ def _write(frame: DataFrame, sink: str, options: dict[str, str]) -> float:
     return time.perf_counter() - started
 
 
-def _micro_batch(workspace: KafkaWorkspace) -> Figure:
+def _micro_batch(workspace: KafkaWorkspace) -> Iterator[Figure]:
     rows = 10 if workspace.quick else MICRO_BATCHES
+    shared = {"unit": "ms", "peer_is": KAFKA, "rounds": workspace.rounds, "note": "lower is better"}
+    one = data.values_batch(1)
+    (value,) = one.column("value").to_pylist()
     with (
         workspace.topic(partitions=1, prefix="micro-batch", config=UNSYNCED) as ours,
         workspace.kafka.topic(partitions=1, prefix="micro-batch") as theirs,
     ):
-        one = data.values_batch(1)
         fill(workspace.cluster, ours, one, rows=rows, partitions=1)
-        workspace.kafka.fill(theirs, one.column("value").to_pylist(), copies=rows)
+        workspace.kafka.fill(theirs, [value], copies=rows)
         slowly = {"maxOffsetsPerTrigger": "1"}
-        return paired(
-            "Spark, a micro-batch of 1 row",
+        yield paired(
+            "Spark, a micro-batch of 1 row that was there before",
             lambda: median_micro_batch_ms(workspace, "pylog", pylog_source(workspace, ours, **slowly), rows),
             lambda: median_micro_batch_ms(workspace, "kafka", kafka_source(workspace, theirs, **slowly), rows),
-            unit="ms",
-            peer_is=KAFKA,
-            rounds=workspace.rounds,
-            note="lower is better",
+            **shared,
         )
+
+    def by_pylog() -> float:
+        from pyspark_log import Producer
+
+        with (
+            workspace.topic(partitions=1, prefix="arriving", config=UNSYNCED) as topic,
+            Producer(workspace.cluster.bootstrap_servers) as producer,
+        ):
+            options = pylog_source(workspace, topic)
+            return _arriving_ms(workspace, "pylog", options, rows, lambda: producer.send(topic, value).result(30))
+
+    def by_kafka() -> float:
+        with workspace.kafka.topic(partitions=1, prefix="arriving") as topic:
+            producer = workspace.kafka.producer()
+
+            def send() -> None:
+                workspace.kafka.produce_each(producer, topic, [value])
+                workspace.kafka.flush(producer)
+
+            return _arriving_ms(workspace, "kafka", kafka_source(workspace, topic), rows, send)
+
+    yield paired("Spark, a micro-batch of 1 row that has just come", by_pylog, by_kafka, **shared)
+
+
+def _arriving_ms(
+    workspace: KafkaWorkspace, source: str, options: dict[str, str], rows: int, send: Callable[[], object]
+) -> float:
+    """The median ``triggerExecution`` of micro-batches of one row, without the first, which starts workers."""
+    frame = workspace.spark.readStream.format(source).options(**options).load()
+    checkpoint = workspace.directory / f"checkpoint-{uuid.uuid4().hex}"
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    took_ms: dict[int, float] = {}
+    try:
+        for number in range(rows):
+            send()
+            due_s = time.monotonic() + _ARRIVAL_LIMIT_S
+            while len(took_ms) <= number:
+                assert time.monotonic() < due_s, f"{source}: no micro-batch within {_ARRIVAL_LIMIT_S:g} s"
+                time.sleep(0.005)
+                for progress in query.recentProgress:
+                    if progress["numInputRows"]:
+                        assert progress["numInputRows"] == 1, (
+                            f"{source}: a micro-batch of {progress['numInputRows']} rows"
+                        )
+                        took_ms[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+    finally:
+        query.stop()
+    return statistics.median(list(took_ms.values())[1:])
