@@ -23,7 +23,7 @@ def main() -> None:
         (~F.col("true"), "(NOT `true`)"),
         (F.col("_metadata.offset") > 5, "(`_metadata`.`offset` > 5)"),
         (F.col("`a.b`") == "it's", r"(`a.b` = 'it\'s')"),
-        (F.col("d") < Decimal("1.50"), "(`d` < 1.50)"),
+        (F.col("d") < Decimal("1.50"), "(`d` < 1.50BD)"),
         (F.col("d") < 1.5, "(`d` < 1.5D)"),
         (F.col("t") >= dt.date(2026, 1, 31), "(`t` >= DATE '2026-01-31')"),
         (F.col("s").isNull() | F.col("s").isin("a", None), "((`s` IS NULL) OR (`s` IN ('a', NULL)))"),
