@@ -54,6 +54,7 @@ _REST_CHECKS: Final = 50  # the time of so many checks passes between two while 
 _BUSY_CHECKS: Final = 10  # and of so many while something does; but one may have waited for a processor:
 _LONGEST_REST_S, _LONGEST_PAUSE_S = 0.5, 0.25
 _LATE_S: Final = 0.5  # between two steps: honest peers have to wait for credits
+_NEW_AFTER_S: Final = 0.005  # the least time between two checks for streams that begin
 _HELP_AFTER_S, _HELP_IN_FLOODS_AFTER_S = 0.1, 0.02
 _ORDER_WORKERS: Final = 4
 _NO_ORDER_S: Final = 60.0
@@ -223,16 +224,37 @@ class MemoryWatch:
         """For calls that begin: one check, if the watch's own thread is late with it. That one may have to wait long
         for the interpreter's lock where thousands of calls want it; who calls this has it."""
         after_s = _HELP_IN_FLOODS_AFTER_S if self._is_flooded() else _HELP_AFTER_S
-        is_late = self._stepped_s is not None and self._clock.now_s() - self._stepped_s >= after_s
-        if is_late and not self._has_ended and self._stepping.acquire(blocking=False):
-            self._is_helped = True
-            try:
-                self._step()
-            except Exception as error:  # noqa: BLE001 - the call goes on, and the watch's own thread meets it, too
-                event(_logger, "check memory for a call", level=logging.ERROR, error=error)
-            finally:
-                self._is_helped = False
-                self._stepping.release()
+        if self._stepped_s is not None and self._clock.now_s() - self._stepped_s >= after_s:
+            self._help(self._step)
+
+    def renew_for_new(self) -> None:
+        """For streams of records that begin: their connection, if it is new, gets its credit now. Until then it may
+        send 2 to 4 MiB; what comes beyond is dropped, and comes again after 0.2 s.
+
+        Does nothing soon after a check, and nothing while memory is watched closely, when checks come often.
+        """
+        since_s = self._clock.now_s() - self._checked_s
+        if not self._is_checking and since_s >= max(_NEW_AFTER_S, _BUSY_CHECKS * self._check_took_s):
+            self._help(self._renew)
+
+    def _help(self, step: Callable[[], object]) -> None:
+        """Makes a step on a call's thread, unless one is under way."""
+        if self._has_ended or not self._stepping.acquire(blocking=False):
+            return
+        self._is_helped = True
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the call goes on, and the watch's own thread meets it, too
+            event(_logger, "check memory for a call", level=logging.ERROR, error=error)
+        finally:
+            self._is_helped = False
+            self._stepping.release()
+
+    def _renew(self) -> None:
+        memory_bytes = self._memory_bytes()
+        self._check_connections(
+            self._known_bytes if memory_bytes is None else memory_bytes, self._clock.now_s(), may_cut=False
+        )
 
     def _step(self) -> int:
         now_s = self._stepped_s = self._clock.now_s()

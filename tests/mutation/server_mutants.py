@@ -13,6 +13,22 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="stream_that_begins_waits_for_the_next_check",
+        file="broker_runtime/server/memory_watch.py",
+        old="            self._help(self._renew)\n",
+        new="            pass\n",
+        breaks="A new connection may send more than its first 4 MiB without waiting 0.2 s.",
+        tests=_WATCH,
+    ),
+    Mutant(
+        name="streams_that_begin_make_a_check_each",
+        file="broker_runtime/server/memory_watch.py",
+        old="since_s >= max(_NEW_AFTER_S, _BUSY_CHECKS * self._check_took_s):",
+        new="since_s >= 0:",
+        breaks="Nobody can make a broker check its connections all the time.",
+        tests=_WATCH,
+    ),
+    Mutant(
         name="beginning_of_a_connection_is_not_kept",
         file="broker_runtime/server/flight.py",
         old="                self._memory_watch.bound_new()\n",
@@ -231,8 +247,8 @@ SERVER: Final = (
     Mutant(
         name="calls_make_no_late_check",
         file="broker_runtime/server/memory_watch.py",
-        old="if is_late and not self._has_ended and self._stepping.acquire(blocking=False):",
-        new="if False:",
+        old="            self._help(self._step)\n",
+        new="            pass\n",
         breaks="A check that is late is made by the next call that begins.",
         tests=_WATCH,
     ),

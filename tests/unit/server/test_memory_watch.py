@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 _MIB = 1 << 20
 _LIMIT_BYTES = 1024 * _MIB
-ONE, TWO = PeerAddress("127.0.0.1", 1), PeerAddress("127.0.0.1", 2)
+ONE, TWO, THREE = (PeerAddress("127.0.0.1", number) for number in (1, 2, 3))
 
 
 class Socket:
@@ -593,6 +593,34 @@ def test_call_goes_on_where_its_check_fails(
     world.watch.stop()
     world.now_s += 1.0
     world.watch.step_if_late()
+    assert world.looks == looks
+
+
+def test_stream_that_begins_on_a_new_connection_gets_its_credit_at_once(world: World) -> None:
+    """What it sends beyond its first 2 to 4 MiB would be dropped until the next check, and come again after 0.2 s."""
+    world.step()
+    world.now_s += 0.02
+    world.sockets[THREE] = Socket()
+    looks = world.looks
+    world.watch.renew_for_new()
+    assert 2 * _MIB < world.sockets[THREE].credit_bytes < math.inf
+    assert world.looks == looks + 1
+    world.now_s += 0.002
+    world.watch.renew_for_new()
+    assert world.looks == looks + 1, "not twice within 5 ms"
+    world.now_s += 0.02
+    with world.watch._stepping:
+        world.watch.renew_for_new()
+    assert world.looks == looks + 1, "and not beside a check that is under way"
+
+
+def test_streams_that_begin_renew_nothing_while_memory_is_watched_closely(world: World) -> None:
+    """Checks come often then, and nobody may make them come more often."""
+    world.is_flooded = True
+    world.step()
+    world.now_s += 0.05
+    looks = world.looks
+    world.watch.renew_for_new()
     assert world.looks == looks
 
 
