@@ -222,7 +222,7 @@ class PylogFlightServer(flight.FlightServerBase):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A produce stream, or ordinary batches for a topic."""
         opened(context)
-        self._memory_watch.renew_for_new()
+        self._memory_watch.renew_credits_for_stream()
         with answering("put", context) as call:
             if descriptor.descriptor_type == flight.DescriptorType.PATH:
                 parse_path(descriptor.path)

@@ -227,7 +227,7 @@ class MemoryWatch:
         if self._stepped_s is not None and self._clock.now_s() - self._stepped_s >= after_s:
             self._help(self._step)
 
-    def renew_for_new(self) -> None:
+    def renew_credits_for_stream(self) -> None:
         """For streams of records that begin: their connection, if it is new, gets its credit now. Until then it may
         send 2 to 4 MiB; what comes beyond is dropped, and comes again after 0.2 s.
 

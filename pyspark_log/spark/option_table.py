@@ -155,7 +155,7 @@ def _sort_client_setting(
     if setting in _MEANINGFUL[direction]:
         client[setting] = value
         return
-    if setting == "security.protocol" and value.strip().lower() == "plaintext":  # as it is
+    if setting == "security.protocol" and value.strip().lower() == "plaintext":  # which they are
         meaningless.append(name)
         return
     if setting.startswith(_UNSAFE_PREFIXES):

@@ -271,6 +271,16 @@ def test_refused_stream_releases_its_connection(
     assert raised.value.message == "broker 2 is"
 
 
+def left_by_a_read(using: Callable[[type[User]], User], server: Server) -> Link:
+    """The link of a read that came to its end."""
+    server.read_length = 1
+    user = using(Read)
+    assert user.ask() is not None
+    link = user.stream.finish()
+    assert isinstance(link, Link)
+    return link
+
+
 # --- one read after another -----------------------------------------------------------------------------------------
 
 
@@ -318,11 +328,7 @@ def test_read_on_a_connection_that_broke_meanwhile_opens_another(
     using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
     """The broker was started again between the two."""
-    server.read_length = 1
-    user = using(Read)
-    assert user.ask() is not None
-    link = user.stream.finish()
-    assert link is not None
+    link = left_by_a_read(using, server)
     relay.reset()
     server.reads.release()
     try:
@@ -338,11 +344,7 @@ def test_read_on_the_connection_of_a_frozen_broker_ends_at_its_limit(
     using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
     """Nothing else would end it: the broker answers neither the call nor its cancellation, and another may lead."""
-    server.read_length = 1
-    user = using(Read)
-    assert user.ask() is not None
-    link = user.stream.finish()
-    assert link is not None
+    link = left_by_a_read(using, server)
     relay.flows.clear()
     try:
         with pytest.raises(RequestTimedOutError):

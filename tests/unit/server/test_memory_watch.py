@@ -602,15 +602,15 @@ def test_stream_that_begins_on_a_new_connection_gets_its_credit_at_once(world: W
     world.now_s += 0.02
     world.sockets[THREE] = Socket()
     looks = world.looks
-    world.watch.renew_for_new()
+    world.watch.renew_credits_for_stream()
     assert 2 * _MIB < world.sockets[THREE].credit_bytes < math.inf
     assert world.looks == looks + 1
     world.now_s += 0.002
-    world.watch.renew_for_new()
+    world.watch.renew_credits_for_stream()
     assert world.looks == looks + 1, "not twice within 5 ms"
     world.now_s += 0.02
     with world.watch._stepping:
-        world.watch.renew_for_new()
+        world.watch.renew_credits_for_stream()
     assert world.looks == looks + 1, "and not beside a check that is under way"
 
 
@@ -620,7 +620,7 @@ def test_streams_that_begin_renew_nothing_while_memory_is_watched_closely(world:
     world.step()
     world.now_s += 0.05
     looks = world.looks
-    world.watch.renew_for_new()
+    world.watch.renew_credits_for_stream()
     assert world.looks == looks
 
 
