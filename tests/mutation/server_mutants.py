@@ -21,6 +21,14 @@ SERVER: Final = (
         tests=_WATCH,
     ),
     Mutant(
+        name="stream_that_begins_tells_nobody",
+        file="broker_runtime/server/flight.py",
+        old="        self._memory_watch.renew_credits_for_stream()\n",
+        new="",
+        breaks="A new connection may send more than its first 4 MiB without waiting 0.2 s.",
+        tests=_START,
+    ),
+    Mutant(
         name="streams_that_begin_make_a_check_each",
         file="broker_runtime/server/memory_watch.py",
         old="since_s >= max(_NEW_AFTER_S, _BUSY_CHECKS * self._check_took_s):",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -9,9 +10,14 @@ import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from broker_runtime.contract.errors import PortInUseError
+from broker_runtime.contract.flight import CONNECTION_OPTIONS, FRAMES_SCHEMA
+from broker_runtime.contract.link import open_client
+from broker_runtime.contract.settings import Address
 from broker_runtime.ports import choose_port
 from broker_runtime.server import connections
 from broker_runtime.server.flight import PylogFlightServer, Services
@@ -54,6 +60,23 @@ def serve_for_a_moment(port: int) -> None:
         assert server.stop(5)
 
 
+def begin_a_stream_of_records() -> None:
+    """For a process of its own, likewise: the server looks at its connections before it takes the first record."""
+    server = start(Noting, 0)
+    looked: list[list[str]] = []
+    server._memory_watch.renew_credits_for_stream = lambda: looked.append(server.open_streams)  # type: ignore[method-assign]
+    client = open_client(Address(HOST, server.port), CONNECTION_OPTIONS)
+    try:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("t"), FRAMES_SCHEMA)
+        wait_until(lambda: looked, "the server looks", limit_s=10)
+        assert looked == [[]]
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):  # there is nothing behind this server
+            writer.close()
+    finally:
+        client.close()
+        assert server.stop(5)
+
+
 def keeps_beginnings(port: int) -> bool:
     """Whether the kernel tells of each connection where its bytes begin, and lets none send without a bound."""
     if sys.platform != "linux":
@@ -86,3 +109,10 @@ def test_watches_are_stopped_where_a_server_does_not_start() -> None:
     with pytest.raises(PortInUseError, match="a reason not to start"):
         start(Failing, choose_port(HOST))
     assert Failing.stopped == 1
+
+
+def test_connection_gets_its_credit_when_a_stream_of_records_begins_on_it() -> None:
+    """Not at the next regular look: what is sent beyond the first 4 MiB until then would be held up by 0.2 s."""
+    program = f"from {__name__} import begin_a_stream_of_records; begin_a_stream_of_records()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
