@@ -172,3 +172,17 @@ def test_closed_channel_reports_that_the_client_was_closed(channels: Real | Fake
     with pytest.raises(ClosedError, match="the client was closed"):
         ask(channel)
     assert asked == [1]
+
+
+def test_link_is_given_away_when_it_is_connected(channels: Real | Fake) -> None:
+    """It works on for who has it, `close` of the channel leaves it alone, and calls make a connection of their own."""
+    channel = channels.to(lambda *_: ANSWER)
+    assert channel.give_link() is None
+    ask(channel)
+    given = channel.give_link()
+    assert given is not None
+    assert channel.give_link() is None
+    assert ask(channel) == ANSWER
+    channel.close()
+    assert not given.is_ended
+    given.close()

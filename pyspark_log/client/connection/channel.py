@@ -1,7 +1,8 @@
 """One broker as one client sees it: actions with a time limit; and the seam between a client and the network.
 
 Actions share one connection; each stream has a connection of its own (`broker_runtime.contract.flight` says why). A
-connection that broke is replaced by the next call, so a broker that restarts is back at once.
+connection that broke is replaced by the next call, so a broker that restarts is back at once. So is one that a read
+took over.
 """
 
 from __future__ import annotations
@@ -25,15 +26,29 @@ class Channel:
         """Connects to nothing yet. ``uses_proxy``: see `open_client`."""
         self.address = address
         self.client_id = client_id
-        self._link = Link(address, CONNECTION_OPTIONS, uses_proxy=uses_proxy)
+        self._uses_proxy = uses_proxy
+        self._link = self._new_link()
 
     def call(self, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
         """Does one action and waits for its response. Raises as `Link.act`."""
         return self._link.act(name, request, response, client_id=self.client_id, timeout_s=timeout_s)
 
+    def give_link(self) -> Link | None:
+        """The link, if it is connected: it is the caller's from now on, and the next call makes another connection.
+
+        Not to be called while a call is under way.
+        """
+        if not self._link.is_connected:
+            return None
+        given, self._link = self._link, self._new_link()
+        return given
+
     def close(self) -> None:
         """Ends the connection when the last call has ended. Calls that come later raise `ClosedError`. Idempotent."""
         self._link.close()
+
+    def _new_link(self) -> Link:
+        return Link(self.address, CONNECTION_OPTIONS, uses_proxy=self._uses_proxy)
 
 
 class Network:

@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
@@ -102,6 +103,7 @@ class Cluster(forking.Forkable):
         self._clock = self._network.clock
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
+        self._calls: Counter[Address] = Counter()  # that are under way
         self._kept: dict[Address, list[tuple[Link, float]]] = {}  # let go by reads, the last one last, and when
         self._brokers: dict[int, BrokerDescription] = {}
         self._cluster_id = ""
@@ -305,12 +307,14 @@ class Cluster(forking.Forkable):
     # --- connections for reads ----------------------------------------------------------------------------------
 
     def read_link(self, address: Address) -> Link:
-        """A link to a broker for a stream of its own: one that was kept, or a new one, which is not connected yet."""
+        """A link to a broker for a stream of its own: one that was kept, that of actions if none is under way (the next
+        makes a connection for itself), or a new one, which is not connected yet.
+        """
         found: Link | None = None
         while found is None:
             with self._lock:
                 kept = self._kept.get(address)
-                found, since_s = kept.pop() if kept else (None, 0.0)
+                found, since_s = kept.pop() if kept else (self._idle_link(address), self._clock.now_s())
             if found is None:
                 return Link(address, CONNECTION_OPTIONS, what="read", uses_proxy=self.uses_proxy)
             if found.is_ended or self._clock.now_s() - since_s > _KEPT_S:
@@ -345,6 +349,7 @@ class Cluster(forking.Forkable):
     def _after_fork_in_child(self) -> None:
         """See `forking`. Channels let their connections go themselves."""
         self._lock = threading.Lock()
+        self._calls.clear()
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -372,11 +377,16 @@ class Cluster(forking.Forkable):
         return min(candidates, key=lambda address: max(self._failed_s.get(address, lately_s), lately_s))
 
     def _ask(self, address: Address, action: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
+        with self._lock:
+            self._calls[address] += 1
         try:
             answer = self._channel(address).call(action, request, response, timeout_s=timeout_s)
         except _CONNECTION_FAILED:
             self._failed_s[address] = self._clock.now_s()
             raise
+        finally:
+            with self._lock:
+                self._calls[address] -= 1
         self._failed_s.pop(address, None)
         return answer
 
@@ -390,6 +400,11 @@ class Cluster(forking.Forkable):
                     address, client_id=self.client_id, uses_proxy=self.uses_proxy
                 )
             return channel
+
+    def _idle_link(self, address: Address) -> Link | None:
+        """With the lock held."""
+        channel = self._channels.get(address)
+        return None if channel is None or self._calls[address] else channel.give_link()
 
     def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:
         if not self._is_connected and len(self.bootstrap_servers) > 1:

@@ -6,8 +6,9 @@ other without a limit: a caller that gets nothing gets an error, and one that ta
 connection until it takes the next frame. Leaving the iterator ends both.
 
 A stream that came to its end leaves its connection to the cluster, for the next. With a predicate the broker may search
-for long and find nothing, so while one range is read, the search of the next is under way; what it finds is kept up to
-`_AHEAD_BYTES`, and then it pauses, without a thread or a connection.
+for long and find nothing, so while one range is read, the search of the next is under way, unless this one ends at once
+(`_SHORT_SEARCH_S`) and leaves its connection; what it finds is kept up to `_AHEAD_BYTES`, and then it pauses, without a
+thread or a connection.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ PREFETCH_BYTES = 16 << 20
 """How much is read ahead of the caller."""
 _MESSAGE_BYTES = 4 << 20
 _AHEAD_BYTES = 1 << 20
+_SHORT_SEARCH_S = 0.005  # in little more than this a new connection is made, and the next search may begin
 _REUSED_PART = 0.25  # of request.timeout.ms: on two kept connections, and there is still time to ask the next leader
 _JOIN_LIMIT_S = 10.0
 
@@ -100,6 +102,8 @@ def read_ranges(
     try:
         while waiting or readers:
             while waiting and len(readers) < most:
+                if readers:
+                    readers[0][1].wait_for_end(_SHORT_SEARCH_S)  # it leaves its connection to the next
                 one, is_ahead = waiting.popleft(), bool(readers)
                 reader = _RangeReader(cluster, topic, *one, columns, where, PREFETCH_BYTES, is_ahead=is_ahead)
                 readers.append((one, reader))
@@ -189,6 +193,11 @@ class _RangeReader:
                 self._condition.notify_all()
             for header, frame in visible_frames(buffer, aborted):
                 yield self._decode(frame, header)
+
+    def wait_for_end(self, limit_s: float) -> None:
+        """Waits until all is read, up to a limit; not if there is something for the caller to take."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_done or self._is_parked or self._queue, limit_s)
 
     def close(self) -> None:
         with self._condition:

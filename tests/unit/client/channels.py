@@ -12,6 +12,7 @@ import pytest
 
 from broker_runtime.contract.errors import ClosedError
 from broker_runtime.contract.flight import decode_action, decode_result, encode_action, metadata
+from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Clock
@@ -44,14 +45,20 @@ class FakeChannel:
         self.address = address
         self._answer = answer
         self._is_closed = False
+        self._is_connected = False
 
     def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
         if self._is_closed:
             raise ClosedError("the client was closed")
+        self._is_connected = True
         decoded = decode_action(name, encode_action(name, request).body).request
         answer = decode_result(name, metadata(self._answer(self.address, name, decoded, timeout_s)))
         assert isinstance(answer, response)
         return answer
+
+    def give_link(self) -> Link | None:
+        is_connected, self._is_connected = self._is_connected, False
+        return Link(self.address, []) if is_connected else None
 
     def close(self) -> None:
         self._is_closed = True

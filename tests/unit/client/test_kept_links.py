@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_runtime.contract.link import Link
+from broker_runtime.contract.requests import MetadataResponse
 from broker_runtime.contract.settings import Address
 from pyspark_log.client.connection.cluster import Cluster
 from tests.unit.client.channels import FakeNetwork
@@ -13,13 +14,14 @@ ONE, TWO = Address("one", 1), Address("two", 2)
 PATIENCE_S = 30.0
 
 
-def unexpected(*_: object) -> None:
-    raise AssertionError("nobody is called")
+CLUSTER = MetadataResponse(
+    protocol_version=1, software_version="1", cluster_id="c", controller_id=None, brokers=(), topics=()
+)
 
 
 @pytest.fixture
 def network() -> FakeNetwork:
-    return FakeNetwork(unexpected)  # type: ignore[arg-type]
+    return FakeNetwork(lambda *_: CLUSTER)
 
 
 @pytest.fixture
@@ -58,6 +60,37 @@ def test_link_that_was_idle_for_long_or_ended_is_closed_and_not_used(cluster: Cl
     ended.end()
     assert cluster.read_link(ONE) not in (old, ended, fresh)
     assert old.is_ended
+
+
+def test_read_takes_the_connection_of_actions_over(cluster: Cluster) -> None:
+    """Once: the next action makes one for itself. What a read kept comes before it."""
+    kept = Link(ONE, [])
+    cluster.describe()
+    cluster.keep_link(kept)
+    assert cluster.read_link(ONE) is kept
+    channel = cluster._channel(ONE)
+    taken = cluster.read_link(ONE)
+    assert channel.give_link() is None
+    assert cluster.read_link(ONE) is not taken
+    cluster.describe()
+    assert channel.give_link() is not None
+
+
+def test_connection_of_an_action_under_way_is_not_taken_over() -> None:
+    """A read may end it, and closes it then: the action would fail."""
+    during: list[bool] = []
+
+    def answer(*_: object) -> MetadataResponse:
+        cluster.read_link(ONE)
+        during.append(cluster._channel(ONE).give_link() is not None)
+        return CLUSTER
+
+    cluster = Cluster([ONE], network=FakeNetwork(answer))
+    cluster.describe()
+    assert during == [True], "it was not there to be taken"
+    cluster.describe()
+    cluster.read_link(ONE)
+    assert cluster._channel(ONE).give_link() is None
 
 
 def test_closed_cluster_keeps_none(cluster: Cluster) -> None:

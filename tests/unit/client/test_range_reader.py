@@ -259,6 +259,41 @@ def test_with_a_predicate_the_next_range_is_begun_and_pauses_without_a_thread(st
     assert [request.start for request in streams.opened if request.partition == 1] == [5, 6]
 
 
+@pytest.mark.parametrize("is_short", [True, False])
+def test_next_search_waits_for_the_connection_of_a_short_one(monkeypatch: pytest.MonkeyPatch, is_short: bool) -> None:
+    """A search that ends at once leaves its connection to the next; one that takes long is not waited for."""
+    may_end = threading.Event()
+    kept_before: list[int] = []
+
+    class Searching:
+        def __init__(self, link: Address, request: ReadRequest, **_: object) -> None:
+            kept_before.append(len(cluster.kept))
+            self.link, self.end = link, request.end
+            self.is_first = request.partition == 0
+
+        def read(self) -> FramesRead | None:
+            if self.is_first:
+                may_end.wait(0.05 if is_short else LIMIT_S)
+            return FramesRead([], ReadResponse(start=0, end=self.end, next_offset=self.end))
+
+        def finish(self) -> Address:
+            return self.link
+
+        def cancel(self) -> None:
+            may_end.set()
+
+        close = cancel
+
+    monkeypatch.setattr(range_reader, "FrameStream", Searching)
+    monkeypatch.setattr(range_reader, "_SHORT_SEARCH_S", LIMIT_S if is_short else 0.001)
+    cluster: Any = PatientCluster(LIMIT_S)
+    if not is_short:
+        threading.Thread(target=lambda: wait_until(lambda: len(kept_before) > 1, "two") or may_end.set()).start()
+    assert list(read_ranges(cluster, WIDE_TOPIC, RANGES[:2], where=ANY)) == []
+    assert kept_before == ([0, 1] if is_short else [0, 0])
+    assert len(cluster.kept) == 2
+
+
 def test_without_a_predicate_one_range_is_read_at_a_time(streams: Streams) -> None:
     """There is nothing to search for, and the broker reads no frames before they are wanted."""
     cluster: Any = PatientCluster(LIMIT_S)
