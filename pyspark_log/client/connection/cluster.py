@@ -4,7 +4,8 @@ Rule: a `RetriableError` means that metadata is out of date: it is refreshed, an
 (`Backoff`) until the deadline; then the last error is raised as it is. Every other error is raised at once. Until a
 first broker has answered, a call ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do, or at once if it is
 certain that there is no broker at any of the addresses (no such name, another service). Metadata with an older leader
-epoch than one already seen is ignored.
+epoch than one already seen is ignored, and so is that of another cluster, which may have got a dead broker's address,
+until the known one has not answered for a while.
 
 Thread-safe; no lock is held while a broker is called. Each client has its own `Cluster`, and each `Cluster` its own
 connections, which `close` ends.
@@ -18,6 +19,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar, overload
 
 from broker_runtime.contract import forking
@@ -68,6 +70,7 @@ _TELLING_ATTEMPT_S = (
 )
 
 _DISTRUST_S = 10.0
+_FOREIGN_S = 10.0  # a restart takes less
 _MOST_KEPT = 2  # connections to a broker that reads keep between them: as many as one read uses at a time
 _KEPT_S = 30.0  # how long; what is between may forget a connection that is idle for minutes, without a word
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
@@ -107,6 +110,7 @@ class Cluster(forking.Forkable):
         self._kept: dict[Address, list[tuple[Link, float]]] = {}  # let go by reads, the last one last, and when
         self._brokers: dict[int, BrokerDescription] = {}
         self._cluster_id = ""
+        self._foreign_since_s: float | None = None  # since when another cluster answers, and this one does not
         self._controller_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._coordinators = Coordinators()
@@ -253,6 +257,8 @@ class Cluster(forking.Forkable):
                     break
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
+                if isinstance(answer, MetadataResponse):
+                    self._remember(answer, address)
             except (RetriableError, NotAPylogBrokerError) as error:
                 failure: PylogError = error
             except PylogError as error:
@@ -261,8 +267,6 @@ class Cluster(forking.Forkable):
                 raise
             else:
                 self._is_connected = True
-                if isinstance(answer, MetadataResponse):
-                    self._remember(answer)
                 return answer
             if isinstance(to, Coordinator):
                 self._coordinators.forget(to)
@@ -284,13 +288,12 @@ class Cluster(forking.Forkable):
         """Fetches the list of brokers from one broker, once; a failure is ignored, since the next call will meet it."""
         if timeout_s <= 0:
             return
-        try:
-            response = self._ask(
-                self._any(), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s
+        address = self._any()
+        with suppress(RetriableError, NotAPylogBrokerError):
+            self._remember(
+                self._ask(address, "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s),
+                address,
             )
-        except (RetriableError, NotAPylogBrokerError):
-            return
-        self._remember(response)
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         """The deadline of a call that begins now, by the clock of this cluster; default ``request.timeout.ms``."""
@@ -492,11 +495,36 @@ class Cluster(forking.Forkable):
         self._strangers.clear()  # the next call looks again
         return type(found[0])("; ".join(error.message for error in found))
 
-    def _remember(self, response: MetadataResponse) -> None:
+    def _remember(self, response: MetadataResponse, address: Address) -> None:
+        """Raises `BrokerUnavailableError` if it is the answer of another cluster (see `_is_replaced`)."""
         with self._lock:
+            if response.cluster_id != self._cluster_id != "":
+                if not self._is_replaced(address):
+                    raise BrokerUnavailableError(
+                        f"{address} belongs to cluster {response.cluster_id}, this client to cluster {self._cluster_id}"
+                    )
+                event(
+                    _logger, "cluster was replaced", level=logging.WARNING, address=address,
+                    known=self._cluster_id, now=response.cluster_id,
+                )  # fmt: skip
+                self._topics.clear()
+                self._coordinators.clear()
+            self._foreign_since_s = None
             self._cluster_id = response.cluster_id
             self._controller_id = response.controller_id
             self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
+
+    def _is_replaced(self, address: Address) -> bool:
+        """Whether the cluster is gone for good, and another has its address: no other of its addresses can say
+        otherwise, and has not for `_FOREIGN_S`. The address is called last from now on. With the lock held.
+        """
+        now_s = self._clock.now_s()
+        self._failed_s[address] = now_s
+        if self._foreign_since_s is None:
+            self._foreign_since_s = now_s
+        others = {Address(broker.host, broker.port) for broker in self._brokers.values()}.union(self.bootstrap_servers)
+        others.discard(address)
+        return not others or (others <= self._failed_s.keys() and now_s - self._foreign_since_s >= _FOREIGN_S)
 
     def _newer(self, topic: Topic) -> Topic:
         """Remembers the topic, unless an answer with newer epochs came first."""

@@ -33,3 +33,7 @@ class Coordinators:
     def forget(self, of: Coordinator) -> None:
         """The group may have another coordinator now."""
         self._by_group.pop(of.group_id, None)
+
+    def clear(self) -> None:
+        """All groups may have other coordinators now."""
+        self._by_group.clear()

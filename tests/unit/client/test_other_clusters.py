@@ -1,0 +1,157 @@
+"""A client belongs to the cluster that answered it first: a broker of another one is not believed beside it.
+
+A broker's port may get into other hands while the broker is down: another cluster's, on a machine that several share.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import BrokerUnavailableError, UnknownTopicOrPartitionError
+from broker_runtime.contract.requests import (
+    BrokerInfo,
+    ErrorInfo,
+    FindCoordinatorResponse,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionInfo,
+    TopicInfo,
+)
+from broker_runtime.contract.settings import Address
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.coordinator import Coordinator
+from tests.unit.client.channels import FakeNetwork, answer_by
+
+ONE, TWO, THREE = (Address("host", port) for port in (1, 2, 3))
+INFO = PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+NO_TOPIC = ErrorInfo(code="UNKNOWN_TOPIC_OR_PARTITION", message="the cluster has no topic 't'")
+
+
+class Machines:
+    """Which cluster answers at each address, with its brokers; none: nobody does."""
+
+    def __init__(self) -> None:
+        self.cluster_at = dict.fromkeys((ONE, TWO, THREE), "ours")
+        self.with_topic = {"ours"}
+        self.asked: list[Address] = []
+
+    def answer(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
+        self.asked.append(address)
+        cluster = self.cluster_at.get(address)
+        if cluster is None:
+            raise BrokerUnavailableError(f"{address} refused")
+        if isinstance(request, MetadataRequest):
+            topics = request.topics or ()
+            has_topic = cluster in self.with_topic
+            ports = (1, 2, 3) if cluster == "ours" else [each.port for each, of in self.cluster_at.items() if of]
+            return MetadataResponse(
+                protocol_version=1,
+                software_version="",
+                cluster_id=cluster,
+                controller_id=1,
+                brokers=tuple(BrokerInfo(broker_id=port, host="host", port=port, epoch=1) for port in ports),
+                topics=tuple(
+                    TopicInfo(name=each, topic_id=cluster.ljust(16).encode(), partitions=(INFO,))
+                    for each in topics
+                    if has_topic
+                ),
+                errors={} if has_topic else dict.fromkeys(topics, NO_TOPIC),
+            )
+        return FindCoordinatorResponse(broker_id=1)
+
+
+@pytest.fixture
+def machines() -> Machines:
+    return Machines()
+
+
+@pytest.fixture
+def network(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
+    return answer_by(machines.answer, monkeypatch)
+
+
+@pytest.fixture
+def cluster(network: FakeNetwork) -> Cluster:
+    return Cluster([ONE, TWO, THREE])
+
+
+def test_another_cluster_at_a_dead_brokers_address_is_not_believed(cluster: Cluster, machines: Machines) -> None:
+    """It has no such topic, which says nothing of ours: a producer would have failed all its records."""
+    cluster.fetch_topics(["t"])
+    machines.cluster_at[TWO] = "theirs"
+    for _ in range(9):
+        assert [topic.name for topic in cluster.fetch_topics(["t"])] == ["t"]
+    assert cluster.describe().cluster_id == "ours"
+    assert set(cluster.describe().brokers) == {1, 2, 3}
+    assert machines.asked.count(TWO) <= 2, "it is asked last from then on"
+
+
+def test_refresh_does_not_believe_it_either(cluster: Cluster, machines: Machines) -> None:
+    """Who leads and who is the controller is taken from our brokers alone."""
+    cluster.describe()
+    machines.cluster_at = {TWO: "theirs"}
+    for _ in range(6):
+        cluster.refresh()
+    assert cluster.address_of(1) == ONE
+    assert cluster.address_of(3) == THREE
+
+
+def test_its_answer_is_an_error_that_names_both(cluster: Cluster, machines: Machines, network: FakeNetwork) -> None:
+    """Within the time of the call: our brokers may be back soon."""
+    cluster.describe()
+    machines.cluster_at = {TWO: "theirs"}
+    with pytest.raises(BrokerUnavailableError, match=r"host:2 .*cluster theirs.*cluster ours|host:\d refused"):
+        cluster.fetch_topics(["t"], timeout_s=5)
+    machines.cluster_at[ONE] = "ours"
+    assert [topic.name for topic in cluster.fetch_topics(["t"], timeout_s=5)] == ["t"]
+
+
+def test_cluster_that_was_made_anew_is_taken_when_the_old_one_stays_away(
+    cluster: Cluster, machines: Machines, network: FakeNetwork
+) -> None:
+    """Its brokers came up on the same ports with empty disks; nothing of what was known holds there."""
+    old = cluster.fetch_topics(["t"])[0]
+    cluster.call("find_coordinator", _find(), FindCoordinatorResponse)
+    machines.cluster_at = dict.fromkeys((ONE, TWO, THREE), "new")
+    began = network.clock.now
+    with pytest.raises(UnknownTopicOrPartitionError):
+        cluster.fetch_topics(["t"], timeout_s=60)
+    assert 5 <= network.clock.now - began <= 15
+    machines.with_topic.add("new")
+    assert cluster.topic("t").topic_id != old.topic_id
+    assert cluster.describe().cluster_id == "new"
+
+
+def test_only_broker_of_a_cluster_is_believed_at_once(network: FakeNetwork, machines: Machines) -> None:
+    """Nobody else could say otherwise: ``pylog up`` was started anew."""
+    machines.cluster_at = {ONE: "first"}
+    machines.with_topic = {"first"}
+    cluster = Cluster([ONE])
+    cluster.fetch_topics(["t"])
+    machines.cluster_at = {ONE: "second"}
+    began = network.clock.now
+    with pytest.raises(UnknownTopicOrPartitionError):
+        cluster.fetch_topics(["t"])
+    assert network.clock.now == began
+
+
+def test_time_counts_anew_when_ours_answered_between(
+    cluster: Cluster, machines: Machines, network: FakeNetwork
+) -> None:
+    """Two short outages an hour apart are not one long one."""
+    cluster.describe()
+    for _ in range(3):
+        machines.cluster_at = {TWO: "theirs"}
+        with pytest.raises(BrokerUnavailableError):
+            cluster.describe(timeout_s=4)
+        machines.cluster_at = {ONE: "ours", TWO: "theirs", THREE: "ours"}
+        cluster.describe()
+        network.clock.now += 3600
+    assert cluster.describe().cluster_id == "ours"
+
+
+def _find() -> Message:
+    from broker_runtime.contract.requests import FindCoordinatorRequest
+
+    return FindCoordinatorRequest(group_id=Coordinator("g").group_id)
