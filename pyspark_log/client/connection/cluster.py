@@ -71,6 +71,7 @@ _TELLING_ATTEMPT_S = (
 
 _DISTRUST_S = 10.0
 _FOREIGN_S = 10.0  # a restart takes less
+_FOREIGN_PROOF_S = 30.0  # a failure that is older proves nothing
 _MOST_KEPT = 2  # connections to a broker that reads keep between them: as many as one read uses at a time
 _KEPT_S = 30.0  # how long; what is between may forget a connection that is idle for minutes, without a word
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
@@ -515,8 +516,9 @@ class Cluster(forking.Forkable):
             self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
 
     def _is_replaced(self, address: Address) -> bool:
-        """Whether the cluster is gone for good, and another has its address: no other of its addresses can say
-        otherwise, and has not for `_FOREIGN_S`. The address is called last from now on. With the lock held.
+        """Whether the cluster is gone for good, and another has its address: none of its other addresses has answered
+        for `_FOREIGN_S`, and all were tried just now; or there is no other. The address is called last from now on. With
+        the lock held.
         """
         now_s = self._clock.now_s()
         self._failed_s[address] = now_s
@@ -524,7 +526,8 @@ class Cluster(forking.Forkable):
             self._foreign_since_s = now_s
         others = {Address(broker.host, broker.port) for broker in self._brokers.values()}.union(self.bootstrap_servers)
         others.discard(address)
-        return not others or (others <= self._failed_s.keys() and now_s - self._foreign_since_s >= _FOREIGN_S)
+        failed = {each for each, at_s in self._failed_s.items() if now_s - at_s <= _FOREIGN_PROOF_S}
+        return not others or (others <= failed and now_s - self._foreign_since_s >= _FOREIGN_S)
 
     def _newer(self, topic: Topic) -> Topic:
         """Remembers the topic, unless an answer with newer epochs came first."""

@@ -151,6 +151,24 @@ def test_time_counts_anew_when_ours_answered_between(
     assert cluster.describe().cluster_id == "ours"
 
 
+def test_failure_of_long_ago_says_nothing_of_now(cluster: Cluster, machines: Machines, network: FakeNetwork) -> None:
+    """Ours were all away, an hour later they are back, and the other cluster's broker happens to be asked first."""
+    cluster.describe()
+    asked_first = set()
+    for turn in range(9):
+        for _ in range(turn % 3):
+            cluster.refresh()  # so that another one's turn comes
+        machines.cluster_at = {TWO: "theirs"}
+        with pytest.raises(BrokerUnavailableError):
+            cluster.describe(timeout_s=4)
+        machines.cluster_at = {ONE: "ours", TWO: "theirs", THREE: "ours"}
+        network.clock.now += 3600
+        before = len(machines.asked)
+        assert cluster.describe().cluster_id == "ours"
+        asked_first.add(machines.asked[before])
+    assert TWO in asked_first
+
+
 def _find() -> Message:
     from broker_runtime.contract.requests import FindCoordinatorRequest
 
