@@ -432,6 +432,22 @@ CLIENT: Final = (
         tests=("tests/unit/client/test_other_clusters.py",),
     ),
     Mutant(
+        name="garbage_is_collected_while_records_are_made",
+        file="pyspark_log/client/consumer/delivery.py",
+        old="    gc.disable()\n    try:",
+        new="    try:",
+        breaks="Records that are made together are not looked at by the garbage collector meanwhile.",
+        tests=("tests/unit/client/test_records.py",),
+    ),
+    Mutant(
+        name="garbage_is_collected_though_switched_off",
+        file="pyspark_log/client/consumer/delivery.py",
+        old="if rows <= _FEW_RECORDS or not gc.isenabled():",
+        new="if rows <= _FEW_RECORDS:",
+        breaks="A user who switched the garbage collector off keeps it off.",
+        tests=("tests/unit/client/test_records.py",),
+    ),
+    Mutant(
         name="range_ahead_reads_all_it_finds",
         file="pyspark_log/client/reading/range_reader.py",
         old="most_bytes = _AHEAD_BYTES if self._is_ahead else self._prefetch_bytes",

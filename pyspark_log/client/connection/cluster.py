@@ -517,8 +517,8 @@ class Cluster(forking.Forkable):
 
     def _is_replaced(self, address: Address) -> bool:
         """Whether the cluster is gone for good, and another has its address: none of its other addresses has answered
-        for `_FOREIGN_S`, and all were tried just now; or there is no other. The address is called last from now on. With
-        the lock held.
+        for `_FOREIGN_S`, and all were tried just now; or there is no other. The address is called last from now on.
+        With the lock held.
         """
         now_s = self._clock.now_s()
         self._failed_s[address] = now_s

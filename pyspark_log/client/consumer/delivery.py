@@ -10,8 +10,10 @@ else.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
@@ -41,6 +43,7 @@ from pyspark_log.client.python_values import python_values
 from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 
 _CHECK_INTERVAL_S = 1.0  # a waiting caller looks this often whether its assignment has changed
+_FEW_RECORDS = 500  # so many are gone before the garbage collector comes
 _TOGETHER_S = 5.0  # for the positions of several partitions; then for one alone, as long as for any request
 
 _logger = logging.getLogger(__name__)
@@ -430,8 +433,23 @@ def records_of(
         mappings,
         strict=True,
     )
-    # As `Record(*each)` for each of them, at half its cost.
-    return list(map(tuple.__new__, repeat(Record, rows), columns))
+    with _uncollected(rows):
+        # As `Record(*each)` for each of them, at half its cost.
+        return list(map(tuple.__new__, repeat(Record, rows), columns))
+
+
+@contextmanager
+def _uncollected(rows: int) -> Iterator[None]:
+    """Python's garbage collector rests while many records are made: it would look at all of them again and again, at
+    four times the cost of making them, though none can be garbage. Not if somebody has switched it off."""
+    if rows <= _FEW_RECORDS or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:

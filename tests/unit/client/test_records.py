@@ -1,5 +1,6 @@
 """Timestamps and batches as programs get them."""
 
+import gc
 from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pyarrow as pa
@@ -76,6 +77,31 @@ def test_headers_without_a_name_do_not_stop_a_reader() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     column = pa.array([[{"key": None, "value": b"x"}, None, {"key": "k", "value": None}], None, [None]], kind)
     assert headers_of(column, 3) == [(("", b"x"), ("k", None)), (), ()]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_not_collected_while_records_are_made(is_enabled: bool) -> None:
+    """5,000 at once took four times as long; afterwards the collector is as it was."""
+    batch = typed_batch(pa.record_batch({"value": pa.array([b"v"] * 5_000)}))
+    begun: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        if phase == "start":
+            begun.append(phase)
+
+    was_enabled = gc.isenabled()
+    gc.collect()
+    (gc.enable if is_enabled else gc.disable)()
+    gc.callbacks.append(note)
+    try:
+        records = records_of(batch, key=None, is_typed=False, key_from=None, value_from=None)
+        during = len(begun)  # one may come as soon as it may
+        assert gc.isenabled() is is_enabled
+    finally:
+        gc.callbacks.remove(note)
+        (gc.enable if was_enabled else gc.disable)()
+    assert len(records) == 5_000
+    assert during <= 1
 
 
 def typed_batch(columns: pa.RecordBatch) -> ConsumedBatch:
