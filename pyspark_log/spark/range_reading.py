@@ -39,6 +39,7 @@ from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, SecondLooks, report_loss
 from pyspark_log.spark.row_schema import RowLayout
 from pyspark_log.spark.worker_cluster import worker_cluster
+from pyspark_log.spark.worker_memory import keep_imports
 
 _SMALL_ROWS = 2_048
 _SMALL_BYTES = 128 << 10
@@ -61,6 +62,7 @@ def read_ranges(ranges: Iterable[PlannedRange], options: SourceOptions, layout: 
 
 
 def _rows(ranges: list[PlannedRange], options: SourceOptions, layout: RowLayout) -> Iterator[pa.RecordBatch]:
+    keep_imports()
     cluster = worker_cluster(options)
     view = BrokerLogView(options, patience_s=QUERY_PATIENCE_S, cluster=cluster)
     now = _snapshot_with(view, [each.range.partition for each in ranges if each.range.is_bound_late])

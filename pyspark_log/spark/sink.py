@@ -59,6 +59,7 @@ from pyspark_log.spark.options import SinkOptions
 from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 from pyspark_log.spark.worker_cluster import worker_cluster
+from pyspark_log.spark.worker_memory import keep_imports
 
 _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined until frames of a good size can be made
 """How much is handed to the producer at a time: a full frame (1 MiB) for each of a few partitions."""
@@ -169,6 +170,7 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
     """For ``df.writeStream``; Spark makes one per micro-batch for the tasks, and one to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        keep_imports()
         check_schema(options, schema)
         self._options = options
         self._schema = schema
@@ -240,6 +242,7 @@ def write_attempt(
 ) -> AttemptWritten:
     """One attempt of a task: sends all rows and waits for their acknowledgements. Raises the first delivery error,
     and what the broker answers to the beginning of a transaction."""
+    keep_imports()
     tables = joined(batches, _SEND_BYTES)
     first = next(tables, None)
     scope = scope_of()
@@ -280,6 +283,7 @@ def commit_batch(
     `ReplayDiffersError`, `ProducerFencedError`, and the last `RetriableError` if brokers are away for too long; after
     the decision nothing.
     """
+    keep_imports()
     written = _written(messages)
     results = [each.result for each in written if each.result is not None]
     if not results:

@@ -448,6 +448,22 @@ CLIENT: Final = (
         tests=("tests/unit/client/test_records.py",),
     ),
     Mutant(
+        name="first_task_freezes_half_of_the_imports",
+        file="pyspark_log/spark/worker_memory.py",
+        old="        _is_kept[process] = not _is_of_daemon()",
+        new="        gc.freeze()\n        _is_kept[process] = not _is_of_daemon()",
+        breaks="Only after Spark's own collection is what is left no garbage.",
+        tests=("tests/unit/spark/test_worker_memory.py",),
+    ),
+    Mutant(
+        name="imports_are_frozen_in_any_program",
+        file="pyspark_log/spark/worker_memory.py",
+        old="not _is_of_daemon()",
+        new="False",
+        breaks="pylog leaves the garbage collector of other programs alone.",
+        tests=("tests/unit/spark/test_worker_memory.py",),
+    ),
+    Mutant(
         name="range_ahead_reads_all_it_finds",
         file="pyspark_log/client/reading/range_reader.py",
         old="most_bytes = _AHEAD_BYTES if self._is_ahead else self._prefetch_bytes",

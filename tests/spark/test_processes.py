@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 from pyspark_log import register
+from pyspark_log.spark.source import DefaultSource
 from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.queries import batch_of, running, stream_of, wait_for_rows
+from tests.waiting import wait_until
 
 CLUSTER_PROGRAM = """
 import json, sys
@@ -65,6 +68,46 @@ def test_executors_in_other_processes_read_and_write(new_topic, options, send, t
     result = json.loads(line.removeprefix("RESULT"))
     assert (result["counted"], result["streamed"]) == (4000, 4000)
     assert result["executors"] == 2
+
+
+def test_workers_collect_no_garbage_among_what_they_imported(spark, new_topic, options, send, tmp_path) -> None:
+    """Spark collects after each task, which took 50 ms of processor with all that Arrow, pandas and pylog are."""
+    noted = tmp_path / "noted"
+
+    class WatchedSource(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "watched"
+
+        def reader(self, schema) -> DataSourceReader:
+            return WatchedReader(super().reader(schema))
+
+    class WatchedReader(DataSourceReader):
+        """Notes how many objects the process that read has put out of the collector's sight."""
+
+        def __init__(self, reader) -> None:
+            self.reader = reader
+
+        def partitions(self):
+            return self.reader.partitions()
+
+        def read(self, partition):
+            import gc
+
+            yield from self.reader.read(partition)
+            noted.write_text(str(gc.get_freeze_count()))
+
+    topic = new_topic()
+    send(topic, range(3))
+    spark.dataSource.register(WatchedSource)
+
+    def objects_kept() -> int:
+        rows = spark.read.format("watched").options(**options, subscribe=topic).load().select("value").collect()
+        assert len(rows) == 3
+        return int(noted.read_text())
+
+    assert objects_kept() == 0
+    wait_until(lambda: objects_kept() > 10_000, "a process has kept its imports")
 
 
 def test_registered_source_is_the_same(spark, new_topic, options, send) -> None:
