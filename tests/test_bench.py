@@ -78,3 +78,6 @@ def test_cost_bends_where_it_is_more_than_twice_what_its_shape_predicts() -> Non
 def test_cost_does_not_bend_by_noise() -> None:
     """Differences below its floor do not count."""
     assert Cost("tiny", "ms", "flat", floor=1.0, points={1: 0.1, 10: 0.9}).bends() == []
+    small = {1: 0.0, 10: 1.6, 100: 11.0}
+    assert Cost("nothing", "%", "linear", floor=2.0, points={**small, 300: 28.8}).bends() == []
+    assert Cost("nothing", "%", "linear", floor=2.0, points={**small, 300: 70.0}).bends() == [(300, 70 / 33)]

@@ -35,13 +35,12 @@ class Cost:
     points: dict[float, float] = field(default_factory=dict)
 
     def predicted(self, at: float) -> float | None:
-        """What the shape predicts from the smaller points, the cheapest of them for its size; None for the first."""
+        """What the shape predicts from the smaller points, the cheapest of them for its size; None for the first. A
+        linear cost is not predicted from points within the noise."""
         before = [(n, value) for n, value in self.points.items() if n < at]
-        if not before:
-            return None
         if self.shape == "flat":
-            return min(value for _, value in before)
-        return at * min(value / n for n, value in before)
+            return min((value for _, value in before), default=None)
+        return min((at * value / n for n, value in before if value > self.floor), default=None)
 
     def bends(self) -> list[tuple[float, float]]:
         """The points where it bends, and how many times the prediction it is there."""
