@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker_runtime.broker_groups import BrokerGroups
+from broker_runtime.broker_metrics import BrokerMetrics
 from broker_runtime.broker_replication import BrokerReplication
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.broker_transactions import BrokerTransactions
@@ -45,6 +46,7 @@ from broker_runtime.membership.disk_work import DiskWorker
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.memory import limit_bytes
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.server.flight import PylogFlightServer
@@ -92,6 +94,9 @@ class Broker:
         self._address: Address | None = None
         self._member: ClusterMember | None = None
         self._groups: BrokerGroups | None = None
+        self._client: ZooKeeperClient | None = None
+        self._is_stopping = False
+        self._metrics: BrokerMetrics | None = None
 
     @property
     def broker_id(self) -> int:
@@ -104,6 +109,22 @@ class Broker:
         if self._address is None:
             raise BrokerUnavailableError(f"broker {self.broker_id} does not serve yet")
         return self._address
+
+    @property
+    def http_address(self) -> Address | None:
+        """Where it tells how it is; None without ``http.listener``, and before it listens."""
+        return None if self._metrics is None else self._metrics.address
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why it does not serve at present; None: it does."""
+        if self._is_stopping:
+            return "it is stopping"
+        if self._address is None or self._member is None:
+            return "it is starting"
+        if self._client is not None and not self._client.is_connected:
+            return "ZooKeeper does not answer"
+        return None if self._member.membership is not None else "it is not registered in ZooKeeper"
 
     def start(self) -> None:
         """Returns when the broker serves, is registered, and leads the partitions that it has to.
@@ -120,6 +141,7 @@ class Broker:
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> bool:
         """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed;
         what is left is as after a kill, which the next start repairs. Idempotent."""
+        self._is_stopping = True
         deadline = self._stop_deadline = Deadline(timeout_s)
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
         if may_start(closing):
@@ -141,16 +163,23 @@ class Broker:
 
     # --- private ----------------------------------------------------------------------------------------------
 
+    @property
+    def _meters(self) -> Meters:
+        return NO_METERS if self._metrics is None else self._metrics.meters
+
     def _start(self) -> None:
         settings = self._settings
         listen = settings.listeners
         require_free_port(listen.host, listen.port)
         require_apart(RealFiles(), settings.log_dirs)
+        metrics = self._metrics = BrokerMetrics(settings.http_listener, not_ready=lambda: self.not_ready)
+        self._ending.callback(metrics.stop)
         client = KazooZooKeeper.connect(
             settings.zookeeper_connect,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connect_timeout_s=max(_CONNECT_S, settings.zookeeper_session_timeout_ms / 1_000),
         )
+        self._client = client
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
         self._ending.callback(_in_bounds, "note stop", lambda: self._note_stopped(client), _NOTE_STOP_S)
@@ -172,6 +201,7 @@ class Broker:
             groups=groups.service,
             transactions=transactions.service,
             peers=peers,
+            meters=metrics.meters,
         )
         server = PylogFlightServer(
             listen.host,
@@ -186,6 +216,15 @@ class Broker:
         self._member = replication.member
         self._groups = groups
         self._address = Address(listen.host, server.port)
+        metrics.show(
+            broker_id=settings.broker_id,
+            cluster_id=cluster,
+            partitions=replication.registry,
+            cluster=lambda: replication.member.state,
+            directories=directories,
+            stream_kinds=server.stream_kinds,
+            is_connected=lambda: client.is_connected,
+        )
         self._run_replication(replication)
         self._run("groups", lambda _: groups.step(), interrupt=groups.wake)
         self._run("group-removal", lambda worker: groups.step_removal(worker))
@@ -211,6 +250,7 @@ class Broker:
             steady_ms=_steady_ms,
             wall_ms=wall_ms,
             on_failure=self._on_failure,
+            meters=self._meters,
         )
         self._leave_at_end(replication)
         for path, work in replication.disk_work.items():
@@ -273,7 +313,7 @@ class Broker:
 
     def _open_directory(self, path: Any, cluster: str) -> LogDirectory:
         try:
-            files = WatchedFiles(RealFiles())
+            files = WatchedFiles(RealFiles(), on_sync=partial(self._meters.synced, str(path)))
             directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id, files=files)
         except OSError as error:
             if isinstance(error, PylogError):

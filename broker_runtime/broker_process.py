@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a broker until a signal stops it, then ends the process."""
     parser = argparse.ArgumentParser(prog="python -m broker_runtime", description="Runs one pylog broker.")
     parser.add_argument("--config", type=Path, required=True, help="TOML file with the broker's settings")
-    parser.add_argument("--ready-file", type=Path, help="written when the broker serves: id, host, port, pid as JSON")
+    parser.add_argument(
+        "--ready-file", type=Path, help="written when the broker serves: id, host, port, pid (and http) as JSON"
+    )
     options = parser.parse_args(arguments)
     configure_logging()
     try:
@@ -120,4 +122,6 @@ def _write_ready(path: Path, broker: Broker) -> None:
 
     address = broker.address
     ready = {"broker_id": broker.broker_id, "host": address.host, "port": address.port, "pid": os.getpid()}
+    if broker.http_address is not None:
+        ready["http"] = str(broker.http_address)
     replace_file(RealFiles(), path, json.dumps(ready).encode() + b"\n")

@@ -30,6 +30,7 @@ from broker_runtime.membership.disk_work import DiskWorker
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
+from broker_runtime.meters import Meters
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.metadata import software_version
 from broker_runtime.zookeeper.membership import BrokerIdentity, zookeepers_ms
@@ -62,6 +63,7 @@ class BrokerReplication:
         steady_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         on_failure: Callable[[], None],
+        meters: Meters,
     ) -> None:
         """``advertised``: where other brokers and clients reach this one. ``steady_ms``: a clock that never jumps.
         ``on_failure``: see `Broker`."""
@@ -97,6 +99,7 @@ class BrokerReplication:
             broker_secret=lambda: self.member.broker_secret,
             on_broken=lambda broker_id: self.member.suspect(broker_id),
             throttle=_throttle(settings),
+            meters=meters,
             on_failure=on_failure,
         )
         self.hosting = Hosting(

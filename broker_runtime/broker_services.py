@@ -17,6 +17,7 @@ from broker_runtime.following.peers import Peers
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
+from broker_runtime.meters import Meters
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import Services
 from broker_runtime.services.byte_budget import ByteBudget
@@ -55,6 +56,7 @@ def make_services(
     groups: GroupService,
     transactions: TransactionService,
     peers: Peers,
+    meters: Meters,
 ) -> Services:
     """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
@@ -63,9 +65,10 @@ def make_services(
         require_given_out=producer_ids.require_given_out,
         require_may_begin=transactions.require_may_begin,
         forget_if_anew=transactions.forget_if_anew,
+        meters=meters,
     )
     leadership = LeadershipCheck(client, settings.broker_id)
-    read = ReadService(registry, budget=answers, leadership=leadership)
+    read = ReadService(registry, budget=answers, leadership=leadership, meters=meters)
     metadata = MetadataService(
         registry,
         lambda: member.state,
@@ -135,13 +138,16 @@ def make_services(
     }
     return Services(
         produce=produce,
-        fetch=FetchService(registry, max_bytes=settings.fetch_max_bytes, budget=answers, leadership=leadership),
+        fetch=FetchService(
+            registry, max_bytes=settings.fetch_max_bytes, budget=answers, leadership=leadership, meters=meters
+        ),
         read=read,
         plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
         actions=actions,
         admit_replica=lambda caller, hello: admit_replica(caller, hello, member.state.brokers),
         is_broker=lambda headers: is_broker(headers, member.state.brokers),
         produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
+        meters=meters,
     )
 
 

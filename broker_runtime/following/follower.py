@@ -46,6 +46,7 @@ from broker_runtime.following.follower_log import (
     restart_at_leader,
 )
 from broker_runtime.log import PartitionLog
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication.leadership import Leadership
 from broker_runtime.replication.partition import Partition
 
@@ -104,6 +105,7 @@ class FollowerFetcher:
         partition_max_bytes: int,
         max_wait_ms: int,
         throttle: ReplicationThrottle | None = None,
+        meters: Meters = NO_METERS,
         rng: random.Random | None = None,
     ) -> None:
         """``max_bytes`` of one answer, ``partition_max_bytes`` (``replica.fetch.max.bytes``) of one partition in it;
@@ -115,6 +117,7 @@ class FollowerFetcher:
         self._partition_max_bytes = partition_max_bytes
         self._max_wait_ms = max_wait_ms
         self._throttle = throttle
+        self._meters = meters
         self._rng = rng
         self._lock = threading.Lock()
         self._followed: dict[TopicPartition, _Followed] = {}
@@ -419,6 +422,7 @@ class FollowerFetcher:
         if self._throttle is not None and not each.replica.is_in_sync:
             self._throttle.spend(cells[row].size, now_ms)
         log.append_as_follower(cells[row], leader_epoch=each.leader_epoch, leader_start=fetched.log_start)
+        self._meters.copied(fetched.topic, cells[row].size)
 
     def _has_room(self, each: _Followed, now_ms: int) -> bool:
         try:

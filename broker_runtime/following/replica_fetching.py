@@ -27,6 +27,7 @@ from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
 from broker_runtime.following.leader_link import LeaderLink
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Leadership, Partition
 
 _LOOK_S: Final = 1.0
@@ -59,6 +60,7 @@ class ReplicaFetching:
         broker_secret: Callable[[], str] = lambda: "",
         on_broken: Callable[[int], None],
         throttle: ReplicationThrottle | None = None,
+        meters: Meters = NO_METERS,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """``max_bytes``: ``replica.fetch.max.bytes``, ``max_wait_ms``: ``replica.fetch.wait.max.ms``.
@@ -76,6 +78,7 @@ class ReplicaFetching:
         self._broker_secret = broker_secret
         self._on_broken = on_broken
         self._throttle = throttle
+        self._meters = meters
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._links: dict[tuple[int, Path], LeaderLink] = {}
@@ -214,6 +217,7 @@ class ReplicaFetching:
             partition_max_bytes=self._max_bytes,
             max_wait_ms=self._max_wait_ms,
             throttle=self._throttle,
+            meters=self._meters,
         )
         link = LeaderLink(
             fetcher,

@@ -6,7 +6,7 @@ Rule: passes every call on unchanged. Removing whole trees is not timed: that ta
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +17,12 @@ from broker_runtime.log.files import FileSystem
 class WatchedFiles:
     """`FileSystem` over another. One per disk. Any thread may read `oldest_call_s`, which never waits."""
 
-    def __init__(self, files: FileSystem, *, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self, files: FileSystem, *, on_sync: Callable[[float], object] | None = None, clock: Clock = CLOCK
+    ) -> None:
+        """``on_sync`` is told how long each `sync` took, in seconds."""
         self._files = files
+        self._on_sync = on_sync
         self._clock = clock
         self._began_s: dict[int, float] = {}  # by thread: when its current call began
 
@@ -56,8 +60,11 @@ class WatchedFiles:
             self._files.write(descriptor, buffers, position)
 
     def sync(self, descriptor: int) -> None:
+        began_s = self._clock.now_s()
         with self._watching():
             self._files.sync(descriptor)
+        if self._on_sync is not None:
+            self._on_sync(self._clock.now_s() - began_s)
 
     def sync_directory(self, path: Path) -> None:
         with self._watching():

@@ -36,6 +36,7 @@ from broker_runtime.contract.flight import (
     metadata,
 )
 from broker_runtime.contract.waiting import Deadline
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
@@ -82,6 +83,7 @@ class Services:
     actions: Mapping[str, Callable[[Caller, Any], Any]]
     admit_replica: Callable[[Caller, streams.FetchHello], BrokerCaller]
     produce_budget: ByteBudget  # for frames between their arrival and the end of their append
+    meters: Meters = NO_METERS
     is_broker: Callable[[Headers], bool] = lambda headers: False  # whether a call's headers prove that it is a broker's
 
 
@@ -173,6 +175,10 @@ class PylogFlightServer(flight.FlightServerBase):
             event(_logger, "stop server", level=logging.WARNING, calls_left=len(self._streams), waited_s=timeout_s)
         return not ending.is_alive()
 
+    def stream_kinds(self) -> list[str]:
+        """The kind of every open stream, sorted."""
+        return self._streams.kinds()
+
     # --- actions ---
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -192,7 +198,7 @@ class PylogFlightServer(flight.FlightServerBase):
             handler = self._services.actions.get(name)
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")
-            with self._room_for(size_bytes):
+            with self._services.meters.answering(name), self._room_for(size_bytes):
                 client_id, request = decode_action(name, body)
                 return [flight.Result(metadata(handler(call.made_by(client_id), request)))]
 

@@ -21,6 +21,7 @@ from broker_runtime.contract.predicate.frames import prepared
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
@@ -59,6 +60,7 @@ class FetchService:
         replica_budget: ByteBudget | None = None,
         leadership: LeadershipCheck | None = None,
         clock: Clock = CLOCK,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``max_bytes``: the broker's ``fetch.max.bytes``. ``budget``: for the bytes of all answers being written to
         consumers; ``replica_budget``: of those to followers, which consumers must not hold up. ``leadership``: checks
@@ -72,6 +74,7 @@ class FetchService:
         self._replica_budget = replica_budget if replica_budget is not None else ByteBudget(_REPLICA_BUDGET_BYTES)
         self._leadership = leadership
         self._clock = clock
+        self._meters = meters
 
     def fetch(
         self,
@@ -200,6 +203,7 @@ class FetchService:
                     read.error, cell = read.partition.refusal(error), None
                 if cell is not None:
                     cells.append(cell)
+                    self._meters.read(read.wanted.topic, cell.size, is_replica=is_replica)
                 answer = answer_of(read, row=len(cells) - 1 if cell is not None else -1, is_replica=is_replica)
                 if answer is not None:
                     partitions.append(answer)

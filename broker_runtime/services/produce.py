@@ -30,6 +30,7 @@ from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
 from broker_runtime.services.caller import Caller
 
@@ -51,6 +52,7 @@ class PendingProduce:
     partition: Partition | None = None
     appended: PendingAppend | None = None
     error: PylogError | None = None
+    began_s: float = 0.0  # of the service's clock
 
 
 def _no_transactions(identity: TransactionIdentity, producer_id: int) -> None:
@@ -69,6 +71,7 @@ class ProduceService:
         forget_if_anew: Callable[[Partition, str], bool] = lambda partition, name: False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock: Clock = CLOCK,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``require_given_out``: see `ProducerIdService`. ``require_may_begin``, ``forget_if_anew``: see
         `TransactionService`."""
@@ -78,6 +81,7 @@ class ProduceService:
         self._forget_if_anew = forget_if_anew
         self._now_ms = now_ms
         self._clock = clock
+        self._meters = meters
 
     def append(self, caller: Caller, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
         """Appends the request's only frame. Blocks for the write, not for the disk, and for a partition in use
@@ -86,6 +90,7 @@ class ProduceService:
         A frame of an idempotent producer that is in the log already is not appended again; `complete` then answers
         when the first append counts.
         """
+        began_s = self._clock.now_s()
         deadline = Deadline(min(request.timeout_ms / 1000, MAX_TIMEOUT_S), clock=self._clock)
         try:
             if len(frames) != 1:
@@ -109,13 +114,20 @@ class ProduceService:
                 **caller.log_fields,
                 error=error,
             )
-            return PendingProduce(request_id=request.request_id, acks=request.acks, error=error)
+            return PendingProduce(request_id=request.request_id, acks=request.acks, error=error, began_s=began_s)
+        self._meters.produced(
+            request.topic,
+            records=frame.header.record_count,
+            size_bytes=frames[0].size,
+            took_s=self._clock.now_s() - began_s,
+        )
         return PendingProduce(
             request_id=request.request_id,
             acks=request.acks,
             deadline=deadline,
             partition=partition,
             appended=appended,
+            began_s=began_s,
         )
 
     def _append(
@@ -147,7 +159,7 @@ class ProduceService:
         replicas. An answer of `RequestTimedOutError` means that the append may still come to count, or never.
         """
         if pending.error is not None:
-            return _refusal(pending, pending.error)
+            return self._refusal(pending, pending.error)
         assert pending.partition is not None
         assert pending.appended is not None
         assert pending.deadline is not None
@@ -156,9 +168,10 @@ class ProduceService:
             pending.partition.complete(pending.appended, acks=pending.acks, timeout_s=min(wait_s, left_s))
             log_start = pending.partition.log_start
         except RequestTimedOutError as error:
-            return _refusal(pending, error) if left_s <= wait_s else None
+            return self._refusal(pending, error) if left_s <= wait_s else None
         except PylogError as error:
-            return _refusal(pending, error)
+            return self._refusal(pending, error)
+        self._meters.answered("produce", self._clock.now_s() - pending.began_s)
         return ProduceResponse(
             request_id=pending.request_id,
             base_offset=pending.appended.base_offset,
@@ -166,6 +179,10 @@ class ProduceService:
             log_start=log_start,
             leader_epoch=pending.appended.leader_epoch,
         )
+
+    def _refusal(self, pending: PendingProduce, error: PylogError) -> ProduceResponse:
+        self._meters.answered("produce", self._clock.now_s() - pending.began_s, error)
+        return ProduceResponse(request_id=pending.request_id, error=ErrorInfo.of(error))
 
 
 def _check_allowed(header: FrameHeader, transaction: TransactionIdentity | None) -> None:
@@ -199,7 +216,3 @@ def _check_fits(frame: SoundFrame, schemas: SchemaHistory) -> None:
         check_frame_schema(frame, schemas)
     except CorruptRecordError as error:
         raise SchemaMismatchError(f"a sound frame that does not fit the topic: {error.message}") from None
-
-
-def _refusal(pending: PendingProduce, error: PylogError) -> ProduceResponse:
-    return ProduceResponse(request_id=pending.request_id, error=ErrorInfo.of(error))

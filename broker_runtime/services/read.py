@@ -21,6 +21,7 @@ from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTE
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import LogSlice
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
@@ -52,13 +53,19 @@ class ReadService:
     """Reads of the partitions this broker leads. Thread-safe."""
 
     def __init__(
-        self, registry: PartitionRegistry, *, budget: ByteBudget, leadership: LeadershipCheck | None = None
+        self,
+        registry: PartitionRegistry,
+        *,
+        budget: ByteBudget,
+        leadership: LeadershipCheck | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``budget``: for the bytes of all pieces being written, shared with fetches. ``leadership``: as of
         `FetchService`."""
         self._registry = registry
         self._budget = budget
         self._leadership = leadership
+        self._meters = meters
 
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
@@ -132,6 +139,7 @@ class ReadService:
                         if plan.is_committed:
                             aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
+                    self._meters.read(plan.partition.log.topic, frames.size)
                     yield (
                         ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
                         frames,

@@ -99,6 +99,13 @@ class BrokerProcess:
         return [Path(part.strip()) for part in given.split(",")] if given else [self._directory / "log"]
 
     @property
+    def http_address(self) -> str | None:
+        """``host:port`` of its ``http.listener``, as of the last start; None: it has none, or was never ready."""
+        ready_file = self._directory / "ready.json"
+        found: str | None = json.loads(ready_file.read_text()).get("http") if ready_file.exists() else None
+        return found
+
+    @property
     def config_file(self) -> Path:
         """The file with its settings, as of the last start."""
         return self._directory / "broker.toml"

@@ -123,6 +123,10 @@ class LocalCluster:
         """A broker's data directories."""
         return self._broker(broker_id).log_dirs
 
+    def http_address(self, broker_id: int) -> str | None:
+        """``host:port`` where a broker has ``/metrics``; None without the setting ``http.listener``."""
+        return self._broker(broker_id).http_address
+
     def pid(self, broker_id: int) -> int:
         """A broker's process id; that of its last process if it is not running."""
         return self._broker(broker_id).pid

@@ -48,6 +48,9 @@ class BrokerSettings:
         doc="Where the broker listens. Port 0: any free one.")]
     advertised_listeners: Annotated[Address | None, Setting(Kind.ADDRESS,
         doc="Where clients reach the broker; without it, `listeners`.")]
+    http_listener: Annotated[Address | None, Setting(Kind.ADDRESS, kafka="none",
+        doc="Where the broker tells over HTTP how it is: `/metrics` for Prometheus, `/healthz`, `/readyz`. Whoever "
+            "reaches it may read it. Without it nothing is counted.")]
     log_dirs: Annotated[tuple[Path, ...], Setting(Kind.PATHS,
         doc="Directories for data, one per disk, none inside another. A new partition goes where the fewest are.")]
     zookeeper_connect: Annotated[str, Setting(Kind.TEXT, "localhost:2181/pylog",

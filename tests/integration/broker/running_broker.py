@@ -31,6 +31,7 @@ class RunningBroker:
         self.port = 0
         self.process = None
         self.client = None
+        self.ready = {}  # what it wrote when it served
 
     @property
     def output(self) -> str:
@@ -60,9 +61,9 @@ class RunningBroker:
         ready = self.launch()
         wait_until(lambda: ready.exists() or self.process.poll() is not None, f"ready: {self.output}")
         assert self.process.poll() is None, self.output
-        ready_info = json.loads(ready.read_text())
-        assert ready_info["pid"] == self.process.pid
-        self.port = ready_info["port"]
+        self.ready = json.loads(ready.read_text())
+        assert self.ready["pid"] == self.process.pid
+        self.port = self.ready["port"]
         return self
 
     def exit_code(self):

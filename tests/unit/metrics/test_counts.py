@@ -1,0 +1,79 @@
+"""What a broker counts, as Prometheus gets it."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from broker_runtime.contract.errors import UnknownTopicOrPartitionError
+from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.metrics.counts import Counts
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def counts(registry: CollectorRegistry) -> Counts:
+    return Counts(registry)
+
+
+def test_bytes_and_records_by_topic(counts: Counts, registry: CollectorRegistry) -> None:
+    """Clients' and replicas' apart, as Kafka's operators have them."""
+    counts.produced("t", records=3, size_bytes=300, took_s=0.002)
+    counts.produced("t", records=1, size_bytes=100, took_s=0.02)
+    counts.read("t", 50)
+    counts.read("t", 400, is_replica=True)
+    counts.copied("u", 70)
+    found = {
+        (name, topic): registry.get_sample_value(f"pylog_topic_{name}_total", {"topic": topic})
+        for name in ("records_in", "bytes_in", "bytes_out", "replication_bytes_in", "replication_bytes_out")
+        for topic in ("t", "u")
+    }
+    assert {each: value for each, value in found.items() if value} == {
+        ("records_in", "t"): 4, ("bytes_in", "t"): 400, ("bytes_out", "t"): 50,
+        ("replication_bytes_out", "t"): 400, ("replication_bytes_in", "u"): 70,
+    }  # fmt: skip
+    assert registry.get_sample_value("pylog_append_seconds_count") == 2
+    assert registry.get_sample_value("pylog_append_seconds_bucket", {"le": "0.005"}) == 1
+
+
+def test_counts_of_topics_that_are_gone_go(counts: Counts, registry: CollectorRegistry) -> None:
+    """There are never more series than topics; one that comes back begins at 0, as a counter may."""
+    for topic in ("kept", "gone"):
+        counts.read(topic, 10)
+    counts.forget_topics(["kept", "never written"])
+    assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "kept"}) == 10
+    assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "gone"}) is None
+    assert registry.get_sample_value("pylog_topic_bytes_in_total", {"topic": "gone"}) is None
+    counts.read("gone", 1)
+    assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "gone"}) == 1
+
+
+def test_requests_are_timed_and_their_errors_counted(counts: Counts, registry: CollectorRegistry) -> None:
+    """Also those that are refused; a defect, which is no answer of ours, is timed only."""
+    with counts.answering("metadata"):
+        pass
+    with pytest.raises(UnknownTopicOrPartitionError), counts.answering("list_offsets"):
+        raise UnknownTopicOrPartitionError("no topic")
+    with pytest.raises(ZeroDivisionError), counts.answering("list_offsets"):
+        raise ZeroDivisionError
+    counts.answered("produce", 0.3)
+    assert registry.get_sample_value("pylog_request_seconds_count", {"request": "metadata"}) == 1
+    assert registry.get_sample_value("pylog_request_seconds_count", {"request": "list_offsets"}) == 2
+    assert registry.get_sample_value("pylog_request_seconds_sum", {"request": "produce"}) == 0.3
+    code = {"request": "list_offsets", "code": "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert registry.get_sample_value("pylog_request_errors_total", code) == 1
+    counts.synced("/data", 0.01)
+    assert registry.get_sample_value("pylog_sync_seconds_count", {"directory": "/data"}) == 1
+
+
+def test_who_counts_nothing_takes_everything() -> None:
+    """A broker without ``http.listener``: the same calls, and errors pass through."""
+    for name in (name for name in vars(Meters) if not name.startswith("_")):
+        assert hasattr(Counts, name)
+    NO_METERS.produced("t", records=1, size_bytes=1, took_s=0.0)
+    with pytest.raises(UnknownTopicOrPartitionError), NO_METERS.answering("metadata"):
+        raise UnknownTopicOrPartitionError("no topic")

@@ -1,0 +1,133 @@
+"""``http.listener``: pages, and peers that are slow, silent, too many or no web clients."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.settings import Address
+from broker_runtime.metrics import http_listener as module
+from broker_runtime.metrics.http_listener import HttpListener
+from tests.waiting import wait_until
+
+LIMIT_S = 20.0
+
+
+class Broker:
+    reason: str | None = "it is starting"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def listener(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpListener]:
+    monkeypatch.setattr(module, "_MOST_REQUESTS", 3)
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything.", registry=registry).set(42)
+    listener = HttpListener(Address("127.0.0.1", 0), registry, not_ready=lambda: broker.reason)
+    listener.start()
+    yield listener
+    listener.stop()
+
+
+def ask(listener: HttpListener, path: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(f"http://{listener.address}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_pages(listener: HttpListener, broker: Broker) -> None:
+    """Alive from the first moment, ready when the broker says so, and what Prometheus reads."""
+    assert ask(listener, "/healthz") == (200, "alive\n")
+    assert ask(listener, "/readyz") == (503, "not ready: it is starting\n")
+    broker.reason = None
+    assert ask(listener, "/readyz") == (200, "ready\n")
+    status, text = ask(listener, "/metrics")
+    assert status == 200
+    assert [(each.name, each.samples[0].value) for each in text_string_to_metric_families(text)] == [("answer", 42)]
+    assert ask(listener, "/healthz", "HEAD") == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/", "GET", 404), ("/metrics/../healthz", "GET", 404), ("/%00", "GET", 404), ("/metrics", "POST", 405)],
+)
+def test_anything_else_is_refused(listener: HttpListener, path: str, method: str, status: int) -> None:
+    """With a sentence that names what there is."""
+    found, text = ask(listener, path, method)
+    assert found == status
+    assert text.strip() in ("there are /metrics, /healthz and /readyz", "GET and HEAD are allowed")
+
+
+def test_silent_peer_is_cut(listener: HttpListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds a thread for no longer than a piece of a request may take."""
+    monkeypatch.setattr(module._Handler, "timeout", 0.1)
+    with socket.create_connection(listener.address, LIMIT_S) as silent:
+        assert silent.recv(1) == b""
+
+
+GARBAGE = [b"\x16\x03\x01\x02\x00\x01\x00", b"GET /" + b"a" * 100_000, b"\r\n\r\n", b"\xff" * 99]
+
+
+@pytest.mark.parametrize("sent", GARBAGE)
+def test_garbage_ends_its_own_connection_only(listener: HttpListener, sent: bytes) -> None:
+    """TLS, an endless line, nothing at all."""
+    with socket.create_connection(listener.address, LIMIT_S) as peer:
+        peer.sendall(sent + b"\r\n\r\n")
+        peer.shutdown(socket.SHUT_WR)
+        peer.settimeout(LIMIT_S)
+        try:
+            while peer.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+    assert ask(listener, "/healthz")[0] == 200
+
+
+def test_peers_that_drip_do_not_keep_others_out(listener: HttpListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all places taken the next one is cut, and so is whoever has had his time."""
+    peers = [socket.create_connection(listener.address, LIMIT_S) for _ in range(3)]
+    try:
+        for peer in peers:
+            peer.sendall(b"GET /healthz HTTP/1.0\r\nX: ")  # and never the rest
+
+        def is_served() -> bool:
+            try:
+                return ask(listener, "/healthz")[0] == 200
+            except OSError:
+                return False
+
+        wait_until(lambda: not is_served(), "all places are taken", LIMIT_S)
+        monkeypatch.setattr(module, "_REQUEST_LIMIT_S", 0.0)
+        wait_until(is_served, "one is free again", LIMIT_S)
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_address_that_is_taken_is_named(listener: HttpListener) -> None:
+    """Before the broker joins its cluster."""
+    with pytest.raises(SetupError, match=rf"http.listener={listener.address}: Address already in use"):
+        HttpListener(listener.address, CollectorRegistry(), not_ready=lambda: None)
+
+
+def test_nobody_is_answered_after_the_stop(listener: HttpListener) -> None:
+    """And it may be stopped twice, or without having been started."""
+    listener.stop()
+    listener.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.address, LIMIT_S)
+    HttpListener(Address("127.0.0.1", 0), CollectorRegistry(), not_ready=lambda: None).stop()
