@@ -20,6 +20,7 @@ _PURE = "pure, with tests of its own"
 _SERVICE = "a service is a file"
 _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
+    "broker_runtime.broker_metrics": "a part of the composition root, as its siblings",
     "broker_runtime.contract.schema.history": _FACADE,
     "broker_runtime.contract.predicate.spans": _PURE,
     "broker_runtime.controller.preferred": _PURE,

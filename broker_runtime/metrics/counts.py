@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -59,7 +59,8 @@ class Counts(Meters):
         self._sync_s = histogram("sync_seconds", "fsync and fdatasync of a data directory.", "directory")
         self._lock = threading.Lock()
         self._topics: dict[str, _TopicCounts] = {}
-        self._requests: dict[str, Any] = {}
+        self._requests: dict[str, Histogram] = {}
+        self._directories: dict[str, Histogram] = {}
 
     def produced(self, topic: str, *, records: int, size_bytes: int, took_s: float) -> None:
         counts = self._of(topic)
@@ -75,10 +76,7 @@ class Counts(Meters):
         self._of(topic).copied_in.inc(size_bytes)
 
     def answered(self, request: str, took_s: float, error: PylogError | None = None) -> None:
-        times = self._requests.get(request)
-        if times is None:  # there are few: `ACTIONS`, and produce
-            times = self._requests[request] = self._request_s.labels(request)
-        times.observe(took_s)
+        _observe(self._request_s, self._requests, request, took_s)
         if error is not None:
             self._errors.labels(request, error.code).inc()
 
@@ -95,7 +93,7 @@ class Counts(Meters):
             self.answered(request, time.monotonic() - began_s, error)
 
     def synced(self, directory: str, took_s: float) -> None:
-        self._sync_s.labels(directory).observe(took_s)
+        _observe(self._sync_s, self._directories, directory, took_s)
 
     def forget_topics(self, known: Collection[str]) -> None:
         """Drops the counts of all topics but these."""
@@ -112,3 +110,11 @@ class Counts(Meters):
             with self._lock:
                 counts = self._topics[topic] = _TopicCounts(self._by_topic, topic)
         return counts
+
+
+def _observe(histogram: Histogram, by_label: dict[str, Histogram], label: str, took_s: float) -> None:
+    """``by_label``: what was found before. There are few: actions, and directories."""
+    found = by_label.get(label)
+    if found is None:
+        found = by_label[label] = histogram.labels(label)
+    found.observe(took_s)

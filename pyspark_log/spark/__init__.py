@@ -7,6 +7,7 @@
     row_schema      the Spark schema of a source's rows, and where each column comes from
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
     worker_cluster  the connections that one of Spark's Python processes keeps
+    worker_memory   what these processes imported stays out of Spark's garbage collections
     range_reading   an input partition's ranges as Arrow batches (on the executors)
     stream_reader   spark.readStream: Spark's questions, translated; how often an idle query asks the brokers
     plain_errors    what Spark shows of our errors is one line
