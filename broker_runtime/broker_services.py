@@ -137,6 +137,7 @@ def make_services(
         "log_ends": log_ends,
     }
     return Services(
+        cluster_id=cluster_id,
         produce=produce,
         fetch=FetchService(
             registry, max_bytes=settings.fetch_max_bytes, budget=answers, leadership=leadership, meters=meters

@@ -183,9 +183,9 @@ def read_ticket(request: streams.ReadRequest) -> Any:
 # --- actions --------------------------------------------------------------------------------------------------
 
 
-def encode_action(name: str, request: requests.Message, *, client_id: str = "") -> Any:
+def encode_action(name: str, request: requests.Message, *, client_id: str = "", cluster_id: str = "") -> Any:
     """The Flight action ``name`` of `ACTIONS` with its request."""
-    envelope = requests.ActionRequest(client_id=client_id, body=msgspec.Raw(encode(request)))
+    envelope = requests.ActionRequest(client_id=client_id, cluster_id=cluster_id, body=msgspec.Raw(encode(request)))
     return flight.Action(name, encode(envelope))
 
 
@@ -200,10 +200,12 @@ def check_action(name: str, body: Any) -> Action:
 
 
 class ActionCall(NamedTuple):
-    """What an action's body holds. ``client_id``: what the client calls itself."""
+    """What an action's body holds. ``client_id``: what the client calls itself. ``cluster_id``: the cluster that it
+    means; empty: it does not say."""
 
     client_id: str
     request: requests.Message
+    cluster_id: str = ""
 
 
 def decode_action(name: str, body: Any) -> ActionCall:
@@ -211,7 +213,7 @@ def decode_action(name: str, body: Any) -> ActionCall:
     action = check_action(name, body)
     envelope = message_of(body, requests.ActionRequest)
     check_protocol_version(envelope.protocol_version)
-    return ActionCall(envelope.client_id, decode(envelope.body, action.request))
+    return ActionCall(envelope.client_id, decode(envelope.body, action.request), envelope.cluster_id)
 
 
 def decode_result(name: str, body: Any) -> requests.Message:

@@ -129,14 +129,16 @@ class Link(forking.Forkable):
 
     # --- actions ------------------------------------------------------------------------------------------------
 
-    def act(self, name: str, request: Message, response: type[_M], *, client_id: str, timeout_s: float) -> _M:
+    def act(
+        self, name: str, request: Message, response: type[_M], *, client_id: str, timeout_s: float, cluster_id: str = ""
+    ) -> _M:
         """Does one action and waits for its response, at most ``timeout_s``. ``client_id``: who asks, for the peer's
-        log.
+        log. ``cluster_id``: the cluster that the peer has to be of; empty: any.
 
         Raises what the peer answered, `BrokerUnavailableError` (refused: nothing was sent), `NetworkError` and
         `RequestTimedOutError` (it may have been carried out), `NotAPylogBrokerError`, `ClosedError`.
         """
-        action = encode_action(name, request, client_id=client_id)
+        action = encode_action(name, request, client_id=client_id, cluster_id=cluster_id)
         options = flight.FlightCallOptions(timeout=max(timeout_s, _SHORTEST_LIMIT_S))
 
         def ask(connection: Connection) -> list[Any]:

@@ -708,10 +708,11 @@ class InitProducerIdResponse(Message, frozen=True, kw_only=True):
 
 class ActionRequest(Message, frozen=True, kw_only=True):
     """The envelope of every action's body; ``body`` is the encoded request of the action's own type. Its bound in bytes
-    is the envelope's too."""
+    is the envelope's too. ``cluster_id``: the cluster that the broker has to be of; empty: any."""
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""
+    cluster_id: str = ""
     body: msgspec.Raw = msgspec.Raw(b"\x80")
 
 

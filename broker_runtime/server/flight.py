@@ -19,6 +19,7 @@ from broker_runtime.contract import streams, thread_limit
 from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
     BrokerOverloadedError,
+    BrokerUnavailableError,
     InvalidRequestError,
     NotSupportedError,
     TooManyStreamsError,
@@ -74,7 +75,10 @@ class Services:
     """The services behind the calls. ``actions``: by name in `ACTIONS`, from caller and request to response.
 
     ``admit_replica``: the broker that sent a hello with a replica id; raises `StaleBrokerEpochError` if it is none.
+    ``cluster_id``: of the cluster that they are of.
     """
+
+    cluster_id: str
 
     produce: ProduceService
     fetch: FetchService
@@ -199,7 +203,12 @@ class PylogFlightServer(flight.FlightServerBase):
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")
             with self._services.meters.answering(name), self._room_for(size_bytes):
-                client_id, request = decode_action(name, body)
+                client_id, request, cluster_id = decode_action(name, body)
+                if cluster_id and cluster_id != self._services.cluster_id:
+                    # Somebody's broker had this address before.
+                    raise BrokerUnavailableError(
+                        f"this is a broker of cluster {self._services.cluster_id}, not of {cluster_id[:64]}"
+                    )
                 return [flight.Result(metadata(handler(call.made_by(client_id), request)))]
 
     @contextmanager

@@ -13,6 +13,38 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="broker_does_actions_meant_for_another_cluster",
+        file="broker_runtime/server/flight.py",
+        old="if cluster_id and cluster_id != self._services.cluster_id:",
+        new="if False:",
+        breaks="A broker does nothing for a client that means the cluster that had its address before.",
+        tests=("tests/integration/server/test_callers.py",),
+    ),
+    Mutant(
+        name="counts_of_deleted_topics_stay",
+        file="broker_runtime/metrics/counts.py",
+        old="                        each.remove(topic)",
+        new="                        pass",
+        breaks="There are never more series than topics.",
+        tests=("tests/unit/metrics/test_counts.py",),
+    ),
+    Mutant(
+        name="peers_that_drip_keep_the_http_listener_busy",
+        file="broker_runtime/metrics/http_listener.py",
+        old="            for each in overdue:",
+        new="            for each in ():",
+        breaks="Peers that send a byte now and then do not keep others from the metrics.",
+        tests=("tests/unit/metrics/test_http_listener.py",),
+    ),
+    Mutant(
+        name="broker_without_zookeeper_is_ready",
+        file="broker_runtime/broker.py",
+        old="if self._client is not None and not self._client.is_connected:",
+        new="if False:",
+        breaks="A load balancer turns away from a broker that has lost ZooKeeper.",
+        tests=("tests/integration/broker/test_metrics.py",),
+    ),
+    Mutant(
         name="stream_that_begins_waits_for_the_next_check",
         file="broker_runtime/server/memory_watch.py",
         old="            self._help(self._renew)\n",

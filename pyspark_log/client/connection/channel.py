@@ -29,9 +29,11 @@ class Channel:
         self._uses_proxy = uses_proxy
         self._link = self._new_link()
 
-    def call(self, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
-        """Does one action and waits for its response. Raises as `Link.act`."""
-        return self._link.act(name, request, response, client_id=self.client_id, timeout_s=timeout_s)
+    def call(self, name: str, request: Message, response: type[_M], *, timeout_s: float, cluster_id: str = "") -> _M:
+        """Does one action and waits for its response. Arguments, and errors, as of `Link.act`."""
+        return self._link.act(
+            name, request, response, client_id=self.client_id, cluster_id=cluster_id, timeout_s=timeout_s
+        )
 
     def give_link(self) -> Link | None:
         """The link, if it is connected: it is the caller's from now on, and the next call makes another connection.

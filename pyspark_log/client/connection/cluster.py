@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 from broker_runtime.contract import forking
 from broker_runtime.contract.actions import ACTIONS
@@ -86,6 +87,13 @@ NETWORK = Network()
 """What a `Cluster` uses unless it is given another."""
 
 
+class _Failures(NamedTuple):
+    """Calls of an address that have failed one after the other: when the first and the last of them."""
+
+    first_s: float
+    last_s: float
+
+
 class Cluster(forking.Forkable):
     """Metadata and routing for one client."""
 
@@ -108,15 +116,15 @@ class Cluster(forking.Forkable):
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
         self._calls: Counter[Address] = Counter()  # that are under way
+        self._called_s: dict[Address, float] = {}  # when the last one ended
         self._kept: dict[Address, list[tuple[Link, float]]] = {}  # let go by reads, the last one last, and when
         self._brokers: dict[int, BrokerDescription] = {}
         self._cluster_id = ""
-        self._foreign_since_s: float | None = None  # since when another cluster answers, and this one does not
         self._controller_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._coordinators = Coordinators()
         self._turn = itertools.count()
-        self._failed_s: dict[Address, float] = {}  # addresses whose last call found no broker, and when
+        self._failures: dict[Address, _Failures] = {}  # addresses whose last call found no broker of this cluster
         self._strangers: dict[Address, Peer | None] = {}  # addresses that were examined; None: there may be a broker
         self._is_connected = False
         self._is_closed = False
@@ -258,8 +266,6 @@ class Cluster(forking.Forkable):
                     break
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
-                if isinstance(answer, MetadataResponse):
-                    self._remember(answer, address)
             except (RetriableError, NotAPylogBrokerError) as error:
                 failure: PylogError = error
             except PylogError as error:
@@ -289,12 +295,8 @@ class Cluster(forking.Forkable):
         """Fetches the list of brokers from one broker, once; a failure is ignored, since the next call will meet it."""
         if timeout_s <= 0:
             return
-        address = self._any()
         with suppress(RetriableError, NotAPylogBrokerError):
-            self._remember(
-                self._ask(address, "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s),
-                address,
-            )
+            self._ask(self._any(), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s)
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         """The deadline of a call that begins now, by the clock of this cluster; default ``request.timeout.ms``."""
@@ -302,7 +304,7 @@ class Cluster(forking.Forkable):
 
     def distrust(self, address: Address) -> None:
         """A broker at this address has not answered: for a while, others are called first."""
-        self._failed_s[address] = self._clock.now_s()
+        self._note_failure(address)
 
     def forget_coordinator(self, of: Coordinator) -> None:
         """The group may have another coordinator now."""
@@ -310,15 +312,17 @@ class Cluster(forking.Forkable):
 
     # --- connections for reads ----------------------------------------------------------------------------------
 
-    def read_link(self, address: Address) -> Link:
+    def read_link(self, address: Address, *, is_new: bool = False) -> Link:
         """A link to a broker for a stream of its own: one that was kept, that of actions if none is under way (the next
-        makes a connection for itself), or a new one, which is not connected yet.
+        makes a connection for itself), or a new one, which is not connected yet. ``is_new``: a new one.
         """
         found: Link | None = None
         while found is None:
             with self._lock:
                 kept = self._kept.get(address)
-                found, since_s = kept.pop() if kept else (self._idle_link(address), self._clock.now_s())
+                found, since_s = kept.pop() if kept and not is_new else (None, 0.0)
+                if found is None and not is_new:
+                    found, since_s = self._idle_link(address), self._clock.now_s()
             if found is None:
                 return Link(address, CONNECTION_OPTIONS, what="read", uses_proxy=self.uses_proxy)
             if found.is_ended or self._clock.now_s() - since_s > _KEPT_S:
@@ -378,21 +382,35 @@ class Cluster(forking.Forkable):
         candidates = [*_from(known, turn), *_from(others, turn)]
         # Addresses that failed lately come last; among these, the one that failed longest ago comes first.
         lately_s = self._clock.now_s() - _DISTRUST_S
-        return min(candidates, key=lambda address: max(self._failed_s.get(address, lately_s), lately_s))
+        with self._lock:
+            failed_s = {address: failures.last_s for address, failures in self._failures.items()}
+        return min(candidates, key=lambda address: max(failed_s.get(address, lately_s), lately_s))
 
     def _ask(self, address: Address, action: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
         with self._lock:
             self._calls[address] += 1
+        # Which cluster it is of, a broker is asked by metadata, and told by everything else.
+        cluster_id = "" if action == "metadata" else self._cluster_id
         try:
-            answer = self._channel(address).call(action, request, response, timeout_s=timeout_s)
+            answer = self._channel(address).call(action, request, response, cluster_id=cluster_id, timeout_s=timeout_s)
+            if isinstance(answer, MetadataResponse):
+                self._remember(answer, address)
         except _CONNECTION_FAILED:
-            self._failed_s[address] = self._clock.now_s()
+            self._note_failure(address)
             raise
         finally:
             with self._lock:
                 self._calls[address] -= 1
-        self._failed_s.pop(address, None)
+                self._called_s[address] = self._clock.now_s()
+        with self._lock:
+            self._failures.pop(address, None)
         return answer
+
+    def _note_failure(self, address: Address) -> None:
+        now_s = self._clock.now_s()
+        with self._lock:
+            known = self._failures.get(address)
+            self._failures[address] = _Failures(now_s if known is None else known.first_s, now_s)
 
     def _channel(self, address: Address) -> Channel:
         with self._lock:
@@ -406,9 +424,10 @@ class Cluster(forking.Forkable):
             return channel
 
     def _idle_link(self, address: Address) -> Link | None:
-        """With the lock held."""
+        """The link of actions, if none is under way and one has been lately. With the lock held."""
         channel = self._channels.get(address)
-        return None if channel is None or self._calls[address] else channel.give_link()
+        is_recent = self._clock.now_s() - self._called_s.get(address, -math.inf) <= _KEPT_S
+        return channel.give_link() if channel is not None and is_recent and not self._calls[address] else None
 
     def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:
         if not self._is_connected and len(self.bootstrap_servers) > 1:
@@ -499,35 +518,33 @@ class Cluster(forking.Forkable):
     def _remember(self, response: MetadataResponse, address: Address) -> None:
         """Raises `BrokerUnavailableError` if it is the answer of another cluster (see `_is_replaced`)."""
         with self._lock:
-            if response.cluster_id != self._cluster_id != "":
-                if not self._is_replaced(address):
-                    raise BrokerUnavailableError(
-                        f"{address} belongs to cluster {response.cluster_id}, this client to cluster {self._cluster_id}"
-                    )
-                event(
-                    _logger, "cluster was replaced", level=logging.WARNING, address=address,
-                    known=self._cluster_id, now=response.cluster_id,
-                )  # fmt: skip
+            known = self._cluster_id
+            is_other = response.cluster_id != known != ""
+            if is_other and not self._is_replaced(address):
+                raise BrokerUnavailableError(
+                    f"{address} belongs to cluster {response.cluster_id}, this client to cluster {known}"
+                )
+            if is_other:
                 self._topics.clear()
                 self._coordinators.clear()
-            self._foreign_since_s = None
             self._cluster_id = response.cluster_id
             self._controller_id = response.controller_id
             self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
+        if is_other:
+            now = response.cluster_id
+            event(_logger, "cluster was replaced", level=logging.WARNING, address=address, known=known, now=now)
 
     def _is_replaced(self, address: Address) -> bool:
-        """Whether the cluster is gone for good, and another has its address: none of its other addresses has answered
-        for `_FOREIGN_S`, and all were tried just now; or there is no other. The address is called last from now on.
-        With the lock held.
+        """Whether the cluster is gone for good, and another has its address: all its other addresses have failed for
+        `_FOREIGN_S` without a break, and were tried lately; or there is no other. With the lock held.
         """
         now_s = self._clock.now_s()
-        self._failed_s[address] = now_s
-        if self._foreign_since_s is None:
-            self._foreign_since_s = now_s
-        others = {Address(broker.host, broker.port) for broker in self._brokers.values()}.union(self.bootstrap_servers)
-        others.discard(address)
-        failed = {each for each, at_s in self._failed_s.items() if now_s - at_s <= _FOREIGN_PROOF_S}
-        return not others or (others <= failed and now_s - self._foreign_since_s >= _FOREIGN_S)
+        brokers = {Address(broker.host, broker.port) for broker in self._brokers.values()}
+        if len(self.bootstrap_servers) == 1 and len(brokers) <= 1:
+            return True  # its address, and perhaps another name of it
+        never = _Failures(math.inf, -math.inf)
+        failures = [self._failures.get(each, never) for each in brokers.union(self.bootstrap_servers) - {address}]
+        return all(now_s - each.first_s >= _FOREIGN_S and now_s - each.last_s <= _FOREIGN_PROOF_S for each in failures)
 
     def _newer(self, topic: Topic) -> Topic:
         """Remembers the topic, unless an answer with newer epochs came first."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
@@ -45,6 +46,8 @@ from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 _CHECK_INTERVAL_S = 1.0  # a waiting caller looks this often whether its assignment has changed
 _FEW_RECORDS = 500  # so many are gone before the garbage collector comes
 _TOGETHER_S = 5.0  # for the positions of several partitions; then for one alone, as long as for any request
+
+_is_resting = False  # see `_uncollected`
 
 _logger = logging.getLogger(__name__)
 
@@ -442,14 +445,26 @@ def records_of(
 def _uncollected(rows: int) -> Iterator[None]:
     """Python's garbage collector rests while many records are made: it would look at all of them again and again, at
     four times the cost of making them, though none can be garbage. Not if somebody has switched it off."""
+    global _is_resting
     if rows <= _FEW_RECORDS or not gc.isenabled():
         yield
         return
-    gc.disable()
     try:
+        _is_resting = True
+        gc.disable()
         yield
     finally:
         gc.enable()
+        _is_resting = False
+
+
+def _collect_again() -> None:
+    """In a child that was forked meanwhile by another thread: the one that would do it is not there."""
+    if _is_resting:
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_collect_again)
 
 
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:

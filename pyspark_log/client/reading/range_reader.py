@@ -6,9 +6,9 @@ other without a limit: a caller that gets nothing gets an error, and one that ta
 connection until it takes the next frame. Leaving the iterator ends both.
 
 A stream that came to its end leaves its connection to the cluster, for the next. With a predicate the broker may search
-for long and find nothing, so while one range is read, the search of the next is under way, unless this one ends at once
-(`_SHORT_SEARCH_S`) and leaves its connection; what it finds is kept up to `_AHEAD_BYTES`, and then it pauses, without a
-thread or a connection.
+for long and find nothing, so while one range is read, the search of the next is under way; what it finds is kept up to
+`_AHEAD_BYTES`, and then it pauses, without a thread or a connection. (Only the second search waits for the first one a
+little, up to `_SHORT_SEARCH_S`: if that ends at once, two small partitions need one connection.)
 """
 
 from __future__ import annotations
@@ -98,12 +98,13 @@ def read_ranges(
     """
     waiting = deque(each for each in ranges if each.start < each.end)
     readers: deque[tuple[OffsetRange, _RangeReader]] = deque()
-    most = 1 if where is None else 2
+    most, has_waited = (1 if where is None else 2), False
     try:
         while waiting or readers:
             while waiting and len(readers) < most:
-                if readers:
-                    readers[0][1].wait_for_end(_SHORT_SEARCH_S)  # it leaves its connection to the next
+                if readers and not has_waited:
+                    readers[0][1].wait_for_end(_SHORT_SEARCH_S)  # it leaves its connection to the second
+                    has_waited = True
                 one, is_ahead = waiting.popleft(), bool(readers)
                 reader = _RangeReader(cluster, topic, *one, columns, where, PREFETCH_BYTES, is_ahead=is_ahead)
                 readers.append((one, reader))
@@ -158,6 +159,7 @@ class _RangeReader:
         self._address: Address | None = None  # of the broker that was asked last
         self._parks = False  # the reading thread is about to end because the caller took nothing
         self._is_stale = False  # the metadata, after an attempt without progress
+        self._wants_new_link = False  # a stream failed: the next one is not on a connection that another had before
         self._backoff = Backoff()
         self._progress_due: Deadline | None = None
         self._worker = self._new_worker()
@@ -283,6 +285,7 @@ class _RangeReader:
             self._read_stream()
         except RetriableError as error:
             failure = error
+            self._wants_new_link = True
         if self._next_offset > before:
             self._backoff.reset()
             self._progress_due = None
@@ -329,7 +332,8 @@ class _RangeReader:
             batch_bytes=min(_MESSAGE_BYTES, self._prefetch_bytes),
         )
         limit_s = self._cluster.request_timeout_s * _REUSED_PART
-        stream = FrameStream(self._cluster.read_link(address), request, reused_limit_s=limit_s)
+        link = self._cluster.read_link(address, is_new=self._wants_new_link)
+        stream = FrameStream(link, request, reused_limit_s=limit_s)
         try:
             with self._condition:
                 self._stream = stream

@@ -28,6 +28,7 @@ from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.memory import arrow_environment
 
 MEMORY_BYTES = 1 << 30
+CLUSTER_ID = "the cluster of the tests"
 TYPED = TopicSchema(
     schema_id=0,
     arrow=pa.schema([pa.field("carrier", pa.string()), pa.field("delay", pa.int32())]),
@@ -174,6 +175,7 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
         "127.0.0.1",
         0,
         services=Services(
+            cluster_id=CLUSTER_ID,
             produce=produce,
             fetch=fetch,
             read=read,

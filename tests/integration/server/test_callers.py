@@ -19,7 +19,7 @@ from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadService
-from tests.integration.server.serving import TOPICS, Server, serving, untyped_frame
+from tests.integration.server.serving import CLUSTER_ID, TOPICS, Server, serving, untyped_frame
 from tests.integration.server.streams import FetchSession, ProduceStream
 from tests.waiting import wait_until
 
@@ -93,6 +93,21 @@ def test_each_action_gets_its_caller(server: Server, name: str) -> None:
         assert is_client(server.callers()[name], "")
     else:
         assert is_client(server.callers()[name], f"app {name}")
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_action_for_another_cluster_is_refused(server: Server, name: str) -> None:
+    """The client means a broker that had this address before; nothing is done, and it may ask another one."""
+    act(server, name, "ours")  # which does not say
+    request = ACTIONS[name].request(**_FIELDS.get(name, {}))
+    action = encode_action(name, request, client_id="theirs", cluster_id="another one")
+    with server.connect() as client:
+        with pytest.raises(flight.FlightUnavailableError, match=f"cluster {CLUSTER_ID}, not of another one"):
+            list(client.do_action(action, flight.FlightCallOptions(timeout=20)))
+        if name != "describe_config":  # which reports the callers
+            assert is_client(server.callers()[name], "ours")
+        action = encode_action(name, request, client_id="ours too", cluster_id=CLUSTER_ID)
+        list(client.do_action(action, flight.FlightCallOptions(timeout=20)))
 
 
 def test_each_entry_point_of_the_streams_gets_its_caller(server: Server) -> None:

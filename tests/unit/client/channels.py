@@ -41,13 +41,18 @@ class FakeClock(Clock):
 class FakeChannel:
     """Gets its answers, and the errors of brokers, from a function; requests and answers are encoded as on the wire."""
 
-    def __init__(self, address: Address, answer: Answer) -> None:
+    def __init__(self, address: Address, answer: Answer, told: list[str] | None = None) -> None:
+        """``told``: gets each cluster id that a broker is told."""
         self.address = address
         self._answer = answer
+        self._told = [] if told is None else told
         self._is_closed = False
         self._is_connected = False
 
-    def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+    def call(
+        self, name: str, request: Message, response: type[Message], *, timeout_s: float, cluster_id: str = ""
+    ) -> Message:
+        self._told.append(cluster_id)
         if self._is_closed:
             raise ClosedError("the client was closed")
         self._is_connected = True
@@ -72,10 +77,11 @@ class FakeNetwork(Network):
     def __init__(self, answer: Answer) -> None:
         self.clock: FakeClock = FakeClock()
         self.peers: dict[Address, Peer] = {}
+        self.told: list[str] = []
         self._answer = answer
 
     def channel(self, address: Address, *, client_id: str, uses_proxy: bool) -> Channel:
-        return FakeChannel(address, self._answer)  # type: ignore[return-value]
+        return FakeChannel(address, self._answer, self.told)  # type: ignore[return-value]
 
     def who_is_at(self, address: Address, *, limit_s: float) -> Peer:
         return self.peers.get(address, Peer.REFUSED)

@@ -35,6 +35,7 @@ class Machines:
         self.cluster_at = dict.fromkeys((ONE, TWO, THREE), "ours")
         self.with_topic = {"ours"}
         self.asked: list[Address] = []
+        self.advertised_host = "host"
 
     def answer(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
         self.asked.append(address)
@@ -50,7 +51,9 @@ class Machines:
                 software_version="",
                 cluster_id=cluster,
                 controller_id=1,
-                brokers=tuple(BrokerInfo(broker_id=port, host="host", port=port, epoch=1) for port in ports),
+                brokers=tuple(
+                    BrokerInfo(broker_id=port, host=self.advertised_host, port=port, epoch=1) for port in ports
+                ),
                 topics=tuple(
                     TopicInfo(name=each, topic_id=cluster.ljust(16).encode(), partitions=(INFO,))
                     for each in topics
@@ -134,6 +137,44 @@ def test_only_broker_of_a_cluster_is_believed_at_once(network: FakeNetwork, mach
     with pytest.raises(UnknownTopicOrPartitionError):
         cluster.fetch_topics(["t"])
     assert network.clock.now == began
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_only_broker_under_two_names_is_one(network: FakeNetwork, machines: Machines, times: int) -> None:
+    """The default: a client asks localhost, and the broker says that it is 127.0.0.1."""
+    by_name = Address("localhost", 1)
+    machines.advertised_host = "127.0.0.1"
+    machines.cluster_at = {by_name: "first", Address("127.0.0.1", 1): "first"}
+    cluster = Cluster([by_name])
+    for _ in range(times):
+        cluster.describe()
+    machines.cluster_at = dict.fromkeys(machines.cluster_at, "new")
+    began = network.clock.now
+    assert cluster.describe().cluster_id == "new"
+    assert network.clock.now == began
+
+
+def test_outage_counts_from_its_beginning(cluster: Cluster, machines: Machines, network: FakeNetwork) -> None:
+    """That another cluster has answered long before makes a short outage no longer."""
+    cluster.describe()
+    machines.cluster_at[TWO] = "theirs"
+    for _ in range(6):
+        cluster.refresh()  # asks once, and takes what it gets
+    network.clock.now += 15
+    machines.cluster_at = {TWO: "theirs"}
+    with pytest.raises(BrokerUnavailableError):
+        cluster.describe(timeout_s=8)
+    machines.cluster_at = {ONE: "ours", TWO: "theirs", THREE: "ours"}
+    assert cluster.describe().cluster_id == "ours"
+
+
+def test_actions_tell_which_cluster_they_mean(cluster: Cluster, machines: Machines, network: FakeNetwork) -> None:
+    """So a broker of another one refuses them (see the server's tests); metadata finds out, and so says nothing."""
+    cluster.call("find_coordinator", _find(), FindCoordinatorResponse)
+    assert network.told == ["", "ours"]
+    machines.cluster_at = {ONE: "ours"}
+    cluster.describe()
+    assert set(network.told[2:]) == {""}
 
 
 def test_time_counts_anew_when_ours_answered_between(

@@ -56,6 +56,7 @@ class PatientCluster:
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
         self.kept: list[Address] = []
+        self.news: list[bool] = []  # whether each link was to be a new one
 
     @property
     def request_timeout_s(self) -> float:
@@ -65,8 +66,9 @@ class PatientCluster:
     def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
         return LEADER, 0
 
-    def read_link(self, address: Address) -> Address:
+    def read_link(self, address: Address, *, is_new: bool = False) -> Address:
         """What the fakes of `FrameStream` take for a link."""
+        self.news.append(is_new)
         return address
 
     def keep_link(self, link: Address) -> None:
@@ -292,6 +294,39 @@ def test_next_search_waits_for_the_connection_of_a_short_one(monkeypatch: pytest
     assert list(read_ranges(cluster, WIDE_TOPIC, RANGES[:2], where=ANY)) == []
     assert kept_before == ([0, 1] if is_short else [0, 0])
     assert len(cluster.kept) == 2
+
+
+def test_stream_after_one_that_failed_has_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that another had before has a time limit, which a slow network may not keep; the new one has none."""
+
+    class Slow(OneByOne):
+        def __init__(self, link: Address, request: ReadRequest, **_: object) -> None:
+            super().__init__(request)
+            self.is_reused = not cluster.news[-1]
+
+        def read(self) -> FramesRead | None:
+            if self.is_reused and self._next_offset == 2:
+                raise RequestTimedOutError("not within the limit")
+            return super().read()
+
+    monkeypatch.setattr(range_reader, "FrameStream", Slow)
+    cluster: Any = PatientCluster(LIMIT_S)
+    found = list(read_range(cluster, WIDE_TOPIC, 0, 0, 5))
+    assert [frame.header.base_offset for frame in found] == [0, 1, 2, 3, 4]
+    assert cluster.news == [False, True]
+
+
+def test_many_short_searches_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the second waits for the first: with more there is work for two connections, and each way counts."""
+    waits: list[float] = []
+    monkeypatch.setattr(range_reader._RangeReader, "wait_for_end", lambda self, limit_s: waits.append(limit_s))
+    streams = Streams()
+    monkeypatch.setattr(range_reader, "FrameStream", streams)
+    cluster: Any = PatientCluster(LIMIT_S)
+    assert [
+        (one, frame.header.base_offset) for one, frame in read_ranges(cluster, WIDE_TOPIC, RANGES, where=ANY)
+    ] == ALL
+    assert waits == [range_reader._SHORT_SEARCH_S]
 
 
 def test_without_a_predicate_one_range_is_read_at_a_time(streams: Streams) -> None:

@@ -1,6 +1,7 @@
 """Timestamps and batches as programs get them."""
 
 import gc
+import os
 from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import InvalidTimestampError
 from broker_runtime.contract.model import TimestampType
+from pyspark_log.client.consumer import delivery
 from pyspark_log.client.consumer.delivery import records_of
 from pyspark_log.client.producer.column_values import value_check
 from pyspark_log.client.records import ConsumedBatch, datetime_of, headers_of, timestamp_ms_of
@@ -102,6 +104,31 @@ def test_garbage_is_not_collected_while_records_are_made(is_enabled: bool) -> No
         (gc.enable if was_enabled else gc.disable)()
     assert len(records) == 5_000
     assert during <= 1
+
+
+def test_child_that_is_forked_while_records_are_made_collects_garbage() -> None:
+    """Another thread makes them, which the child does not have."""
+    with delivery._uncollected(5_000):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() else 1)
+        assert not gc.isenabled()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.isenabled()
+
+
+def test_garbage_is_collected_again_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come at any moment, also right after it was switched off."""
+
+    def interrupted() -> None:
+        gc.__dict__["_switch_off"]()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gc, "_switch_off", gc.disable, raising=False)
+    monkeypatch.setattr(gc, "disable", interrupted)
+    with pytest.raises(KeyboardInterrupt), delivery._uncollected(5_000):
+        pass
+    assert gc.isenabled()
 
 
 def typed_batch(columns: pa.RecordBatch) -> ConsumedBatch:

@@ -104,10 +104,10 @@ def test_random_openings_and_action_bodies_raise_only_typed_errors(data: bytes) 
 
 
 def test_actions_and_metadata_round_trip() -> None:
-    """The envelope carries protocol version and client id."""
+    """The envelope carries protocol version, client id and the cluster that is meant."""
     request = requests.CreateTopicRequest(name="t", partitions=3)
-    action = encode_action("create_topic", request, client_id="c")
-    assert (action.type, decode_action("create_topic", action.body)) == ("create_topic", ("c", request))
+    action = encode_action("create_topic", request, client_id="c", cluster_id="d")
+    assert (action.type, decode_action("create_topic", action.body)) == ("create_topic", ("c", request, "d"))
     with pytest.raises(errors.InvalidRequestError, match="create_topic"):
         decode_action("nope", action.body)
     assert message_of(metadata(request), requests.CreateTopicRequest) == request

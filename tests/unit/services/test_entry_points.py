@@ -15,6 +15,7 @@ from broker_runtime.broker_services import make_services
 from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.settings import resolve
 from broker_runtime.following.peers import Peers
+from broker_runtime.meters import NO_METERS
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
@@ -88,6 +89,7 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
         groups=GroupService.__new__(GroupService),
         transactions=TransactionService.__new__(TransactionService),
         peers=Peers(1),
+        meters=NO_METERS,
     ).actions
     assert served.keys() == ACTIONS.keys()
     for name, serve in served.items():
