@@ -79,7 +79,6 @@ class Services:
     """
 
     cluster_id: str
-
     produce: ProduceService
     fetch: FetchService
     read: ReadService

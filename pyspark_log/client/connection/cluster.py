@@ -287,7 +287,7 @@ class Cluster(forking.Forkable):
             last_error = failure
             pause_s = backoff.next_s()
             deadline.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
-            if action != "metadata" and to != "any":
+            if action != "metadata" and (to != "any" or isinstance(failure, BrokerUnavailableError)):
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
         raise last_error  # rather than that no time was left for another attempt
 

@@ -177,6 +177,25 @@ def test_actions_tell_which_cluster_they_mean(cluster: Cluster, machines: Machin
     assert set(network.told[2:]) == {""}
 
 
+def test_refused_action_finds_the_new_cluster(network: FakeNetwork, machines: Machines) -> None:
+    """Of one broker: the client asks what cluster it is, and asks again."""
+    machines.cluster_at = {ONE: "first"}
+    cluster = Cluster([ONE])
+    cluster.describe()
+    machines.cluster_at = {ONE: "second"}
+    answer = machines.answer
+
+    def refusing(address: Address, name: str, request: Message, timeout_s: float) -> Message:
+        if network.told[-1] not in ("", "second"):
+            raise BrokerUnavailableError("this is a broker of cluster second")
+        return answer(address, name, request, timeout_s)
+
+    network._answer = refusing
+    cluster._channels.clear()
+    cluster.call("find_coordinator", _find(), FindCoordinatorResponse, timeout_s=5)
+    assert network.told[-3:] == ["first", "", "second"]
+
+
 def test_time_counts_anew_when_ours_answered_between(
     cluster: Cluster, machines: Machines, network: FakeNetwork
 ) -> None:
