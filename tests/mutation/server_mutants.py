@@ -13,6 +13,14 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="metrics_ask_a_disk_that_stands_still",
+        file="broker_runtime/metrics/state.py",
+        old="            if not stalled[at]:",
+        new="            if True:",
+        breaks="A broker whose disk stands still says so, instead of standing still as well.",
+        tests=("tests/unit/metrics/test_state.py",),
+    ),
+    Mutant(
         name="broker_does_actions_meant_for_another_cluster",
         file="broker_runtime/server/flight.py",
         old="if cluster_id and cluster_id != self._services.cluster_id:",
