@@ -26,12 +26,14 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAppend:
-    """Frames that are in the leader's log, from ``base_offset`` up to ``next_offset``, and not yet acknowledged."""
+    """Frames that are in the leader's log, from ``base_offset`` up to ``next_offset``, and not yet acknowledged.
+    ``is_duplicate``: they were there before."""
 
     base_offset: int
     next_offset: int
     append_time_ms: int  # -1: the records keep their own timestamps
     leader_epoch: int
+    is_duplicate: bool = False
 
 
 class LatestOffsets(NamedTuple):

@@ -340,6 +340,7 @@ class Partition:
             next_offset=result.next_offset,
             append_time_ms=result.append_time_ms if self.log.config.message_timestamp_type == "LogAppendTime" else -1,
             leader_epoch=epoch,
+            is_duplicate=result.is_duplicate,
         )
 
     def complete(self, pending: PendingAppend, *, acks: int, timeout_s: float) -> None:

@@ -115,12 +115,13 @@ class ProduceService:
                 error=error,
             )
             return PendingProduce(request_id=request.request_id, acks=request.acks, error=error, began_s=began_s)
-        self._meters.produced(
-            request.topic,
-            records=frame.header.record_count,
-            size_bytes=frames[0].size,
-            took_s=self._clock.now_s() - began_s,
-        )
+        if not appended.is_duplicate:
+            self._meters.produced(
+                request.topic,
+                records=frame.header.record_count,
+                size_bytes=frames[0].size,
+                took_s=self._clock.now_s() - began_s,
+            )
         return PendingProduce(
             request_id=request.request_id,
             acks=request.acks,

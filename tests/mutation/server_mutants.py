@@ -13,6 +13,14 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="frames_sent_again_are_counted_again",
+        file="broker_runtime/services/produce.py",
+        old="        if not appended.is_duplicate:",
+        new="        if True:",
+        breaks="What is counted as having come in is what is in the log.",
+        tests=("tests/unit/services/test_idempotent_produce.py",),
+    ),
+    Mutant(
         name="metrics_ask_a_disk_that_stands_still",
         file="broker_runtime/metrics/state.py",
         old="            if not stalled[at]:",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry
 
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.requests import InitProducerIdRequest
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.metrics.counts import Counts
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import BLOCK_SIZE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -52,6 +54,21 @@ def test_frame_sent_again_is_acknowledged_with_its_first_offset() -> None:
         produced(service, numbered(n))
     assert code_of(produced(service, numbered(1))) == "DUPLICATE_SEQUENCE_NUMBER"
     assert hosted.only.log.log_end_offset == 9
+
+
+def test_frame_sent_again_is_counted_once() -> None:
+    """What came in is what is in the log; each answer is one of a request all the same."""
+    registry = CollectorRegistry()
+    service = ProduceService(Hosted().registry, now_ms=lambda: NOW_MS, meters=Counts(registry))
+    for sequence in (0, 1, 1, 0, 3):  # the last is refused
+        produced(service, numbered(sequence))
+    assert registry.get_sample_value("pylog_topic_records_in_total", {"topic": "t"}) == 2
+    assert registry.get_sample_value("pylog_topic_bytes_in_total", {"topic": "t"}) == sum(
+        numbered(sequence).size for sequence in (0, 1)
+    )
+    assert registry.get_sample_value("pylog_request_seconds_count", {"request": "produce"}) == 5
+    refused = {"request": "produce", "code": "OUT_OF_ORDER_SEQUENCE_NUMBER"}
+    assert registry.get_sample_value("pylog_request_errors_total", refused) == 1
 
 
 def test_duplicate_waits_for_what_its_original_waits_for() -> None:
