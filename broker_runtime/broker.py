@@ -48,7 +48,7 @@ from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.memory import limit_bytes
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.periodic import PeriodicTask, Schedule
-from broker_runtime.ports import choose_port, require_free_port
+from broker_runtime.ports import choose_port, is_same_address, require_free_port
 from broker_runtime.server.flight import PylogFlightServer
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
@@ -172,6 +172,8 @@ class Broker:
         listen = settings.listeners
         require_free_port(listen.host, listen.port)
         require_apart(RealFiles(), settings.log_dirs)
+        if is_same_address(settings.http_listener, listen):
+            raise SetupError(f"http.listener={settings.http_listener} is the address of listeners: it needs its own")
         metrics = self._metrics = BrokerMetrics(settings.http_listener, not_ready=lambda: self.not_ready)
         self._ending.callback(metrics.stop)
         client = KazooZooKeeper.connect(

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import PortInUseError, SetupError
+from broker_runtime.contract.settings import Address
 
 RANGE: Final = range(20_000, 32_000)
 """The ports to choose from."""
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 RANGE_VARIABLE: Final = "PYLOG_TEST_PORTS"
 """The environment variable ``first-last``: other ports to choose from, both included. Not for users: tests that run
 side by side keep apart by it, so that none takes the port of another's server that is down for a moment."""
@@ -130,3 +132,10 @@ def _holds(descriptors: Path, inodes: set[str]) -> bool:
                 if str(descriptor.readlink()) in inodes:
                     return True
     return False
+
+
+def is_same_address(one: Address | None, other: Address) -> bool:
+    """Whether only one of the two can be listened at. None is no address; port 0 is any free one."""
+    if one is None or one.port != other.port or one.port == 0:
+        return False
+    return one.host == other.host or not _EVERYWHERE.isdisjoint((one.host, other.host))

@@ -128,6 +128,7 @@ class LogDirectory:
         self.was_clean = False  # whether there was a last stop, and it closed every log in order
         # It was registered once, but at the start no checkpoint said which logs it had. None does until it registers.
         self.has_lost_names = False
+        self.usable_bytes_known: int | None = None  # what `usable_bytes` was last
         self._is_closed = False
         self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
@@ -385,8 +386,9 @@ class LogDirectory:
 
     @property
     def usable_bytes(self) -> int:
-        """What can still be written to the device."""
-        return self.files.free_bytes(self.path)
+        """What can still be written to the device. Blocks for as long as the disk does, see `usable_bytes_known`."""
+        self.usable_bytes_known = self.files.free_bytes(self.path)
+        return self.usable_bytes_known
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and releases the directory. ``clean=False``: as if the process died here.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.errors import PylogError, UnknownServerError
 from broker_runtime.meters import Meters
 
 PREFIX: Final = "pylog_"
@@ -58,6 +58,7 @@ class Counts(Meters):
         self._append_s = histogram("append_seconds", "Checking a produced frame and writing it into the log.")
         self._sync_s = histogram("sync_seconds", "fsync and fdatasync of a data directory.", "directory")
         self._lock = threading.Lock()
+        self._known_topics: Callable[[], Collection[str]] | None = None
         self._topics: dict[str, _TopicCounts] = {}
         self._requests: dict[str, Histogram] = {}
         self._directories: dict[str, Histogram] = {}
@@ -89,25 +90,38 @@ class Counts(Meters):
         except PylogError as refusal:
             error = refusal
             raise
+        except Exception:
+            error = UnknownServerError("a defect of the broker")  # which is what the client gets
+            raise
         finally:
             self.answered(request, time.monotonic() - began_s, error)
 
     def synced(self, directory: str, took_s: float) -> None:
         _observe(self._sync_s, self._directories, directory, took_s)
 
-    def forget_topics(self, known: Collection[str]) -> None:
-        """Drops the counts of all topics but these."""
+    def know_topics(self, known: Callable[[], Collection[str]]) -> None:
+        """``known``: the topics of which there may be counts. A topic is known before anything of it is counted."""
+        self._known_topics = known
+
+    def forget_topics(self) -> None:
+        """Drops the counts of topics that are gone. (One that was made anew meanwhile goes on with the old counts.)"""
         with self._lock:
-            for topic in self._topics.keys() - set(known):
-                del self._topics[topic]
-                for each in self._by_topic:
-                    with suppress(KeyError):
-                        each.remove(topic)
+            self._forget_topics()
+
+    def _forget_topics(self) -> None:
+        if self._known_topics is None:
+            return
+        for topic in self._topics.keys() - set(self._known_topics()):
+            del self._topics[topic]
+            for each in self._by_topic:
+                with suppress(KeyError):
+                    each.remove(topic)
 
     def _of(self, topic: str) -> _TopicCounts:
         counts = self._topics.get(topic)
         if counts is None:
             with self._lock:
+                self._forget_topics()
                 counts = self._topics[topic] = _TopicCounts(self._by_topic, topic)
         return counts
 

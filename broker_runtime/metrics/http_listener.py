@@ -15,7 +15,7 @@ from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from broker_runtime.contract.errors import SetupError
 from broker_runtime.contract.events import event
@@ -25,6 +25,8 @@ _MOST_REQUESTS: Final = 16  # at a time
 _PEER_LIMIT_S: Final = 5.0  # for each piece of a request or an answer
 _REQUEST_LIMIT_S: Final = 10.0  # for all of it, when others want to be served
 _STOP_LIMIT_S: Final = 2.0
+_ACCEPT_PAUSE_S: Final = 0.1
+_MOST_REQUEST_BYTES: Final = 16 << 10  # its line and headers; 7 MB by the rules of Python's http.server
 _POLL_S: Final = 0.1
 
 _logger = logging.getLogger(__name__)
@@ -63,16 +65,22 @@ class HttpListener:
 
 class _Pages:
     def __init__(self, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
-        self._metrics = make_wsgi_app(registry)
+        self._registry = registry
         self._not_ready = not_ready
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _text(start_response, "405 Method Not Allowed", "GET and HEAD are allowed", Allow="GET, HEAD")
+        body = self._page(environ, start_response)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else body
+
+    def _page(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            pages: Iterable[bytes] = self._metrics(environ, start_response)
-            return pages
+            # Whatever is asked for: everybody who reads metrics reads this format.
+            metrics = generate_latest(self._registry)
+            start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST), ("Content-Length", str(len(metrics)))])
+            return [metrics]
         if path == "/healthz":
             return _text(start_response, "200 OK", "alive")
         if path == "/readyz":
@@ -109,6 +117,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), port
         self.setup_environ()
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no file descriptor is free: without a pause the listening thread would try again at once
+            time.sleep(_ACCEPT_PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         now_s = time.monotonic()
@@ -148,8 +163,28 @@ def _cut(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
+class _BoundedReader:
+    """The first bytes of a request; then it seems to be over."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._left_bytes = _MOST_REQUEST_BYTES
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._reader.readline(min(limit if limit >= 0 else self._left_bytes, self._left_bytes))
+        self._left_bytes -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._reader.close()
+
+
 class _Handler(WSGIRequestHandler):
     timeout = _PEER_LIMIT_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _BoundedReader(self.rfile)  # type: ignore[assignment]
 
     def log_message(self, format: str, *args: Any) -> None:
         event(_logger, "answer http", level=logging.DEBUG, address=self.client_address[0], text=format % args)

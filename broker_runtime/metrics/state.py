@@ -47,12 +47,13 @@ class BrokerState(Collector):
         self._stream_kinds = stream_kinds
         self._is_connected = is_connected
         self._counts = counts
+        counts.know_topics(partitions.topic_names)
 
     def describe(self) -> Iterable[Metric]:
         return ()  # what there is shows when it is collected
 
     def collect(self) -> Iterator[Metric]:
-        self._counts.forget_topics(self._partitions.topic_names())
+        self._counts.forget_topics()
         yield _gauge(
             "broker_info",
             "Always 1: which broker this is.",
@@ -85,15 +86,10 @@ class BrokerState(Collector):
             files = directory.files
             stalled[at] = isinstance(files, WatchedFiles) and files.oldest_call_s >= _STALLED_S
             failed[at] = len(directory.failed)
-            if not stalled[at]:
-                try:
-                    usable[at] = directory.usable_bytes
-                except OSError:
-                    stalled[at] = True
+            if directory.usable_bytes_known is not None:
+                usable[at] = directory.usable_bytes_known  # the broker looks once a second
         labels = ("directory",)
-        yield _gauge(
-            "directory_stalled", "Whether the disk fails, or has not answered for 5 s.", stalled, labels=labels
-        )
+        yield _gauge("directory_stalled", "Whether the disk has not answered for 5 s.", stalled, labels=labels)
         yield _gauge("directory_usable_bytes", "Bytes that are free on its disk.", usable, labels=labels)
         yield _gauge("directory_failed_partitions", "Logs that have failed.", failed, labels=labels)
 

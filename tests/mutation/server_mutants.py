@@ -13,6 +13,30 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="headers_without_end_are_taken",
+        file="broker_runtime/metrics/http_listener.py",
+        old="        self._left_bytes -= len(line)\n",
+        new="",
+        breaks="A peer's headers take 16 KiB of a broker at most.",
+        tests=("tests/unit/metrics/test_http_listener.py",),
+    ),
+    Mutant(
+        name="listening_thread_spins_without_file_descriptors",
+        file="broker_runtime/metrics/http_listener.py",
+        old="            time.sleep(_ACCEPT_PAUSE_S)\n",
+        new="",
+        breaks="A broker without file descriptors does not spend a core on a connection that it cannot take.",
+        tests=("tests/unit/metrics/test_http_listener.py",),
+    ),
+    Mutant(
+        name="series_pile_up_until_somebody_reads_them",
+        file="broker_runtime/metrics/counts.py",
+        old="                self._forget_topics()\n                counts",
+        new="                counts",
+        breaks="There are never more series than topics, also where nobody reads them.",
+        tests=("tests/unit/metrics/test_counts.py",),
+    ),
+    Mutant(
         name="frames_sent_again_are_counted_again",
         file="broker_runtime/services/produce.py",
         old="        if not appended.is_duplicate:",
@@ -23,8 +47,8 @@ SERVER: Final = (
     Mutant(
         name="metrics_ask_a_disk_that_stands_still",
         file="broker_runtime/metrics/state.py",
-        old="            if not stalled[at]:",
-        new="            if True:",
+        old="                usable[at] = directory.usable_bytes_known",
+        new="                usable[at] = directory.usable_bytes",
         breaks="A broker whose disk stands still says so, instead of standing still as well.",
         tests=("tests/unit/metrics/test_state.py",),
     ),
@@ -39,8 +63,8 @@ SERVER: Final = (
     Mutant(
         name="counts_of_deleted_topics_stay",
         file="broker_runtime/metrics/counts.py",
-        old="                        each.remove(topic)",
-        new="                        pass",
+        old="                    each.remove(topic)",
+        new="                    pass",
         breaks="There are never more series than topics.",
         tests=("tests/unit/metrics/test_counts.py",),
     ),

@@ -120,6 +120,15 @@ def test_address_that_is_taken_ends_the_start(new_broker) -> None:
     assert "Traceback" not in broker.output
 
 
+def test_it_needs_an_address_of_its_own(new_broker) -> None:
+    """Which is noticed before the broker joins its cluster."""
+    broker = new_broker(**{"listeners": "127.0.0.1:9192", "http.listener": "0.0.0.0:9192"})
+    broker.launch()
+    wait_until(lambda: broker.process.poll() is not None, "it has ended", LIMIT_S)
+    assert "http.listener=0.0.0.0:9192 is the address of listeners: it needs its own" in broker.output
+    assert "register" not in broker.output
+
+
 def test_without_the_setting_nothing_listens(new_broker) -> None:
     """The default."""
     broker = new_broker().start()

@@ -44,16 +44,30 @@ def test_counts_of_topics_that_are_gone_go(counts: Counts, registry: CollectorRe
     """There are never more series than topics; one that comes back begins at 0, as a counter may."""
     for topic in ("kept", "gone"):
         counts.read(topic, 10)
-    counts.forget_topics(["kept", "never written"])
+    counts.forget_topics()
+    assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "gone"}) == 10, "nothing is known yet"
+    counts.know_topics(lambda: ["kept", "never written"])
+    counts.forget_topics()
     assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "kept"}) == 10
     assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "gone"}) is None
     assert registry.get_sample_value("pylog_topic_bytes_in_total", {"topic": "gone"}) is None
+    counts.know_topics(lambda: ["kept", "gone"])
     counts.read("gone", 1)
     assert registry.get_sample_value("pylog_topic_bytes_out_total", {"topic": "gone"}) == 1
 
 
+def test_there_are_never_more_series_than_topics(counts: Counts, registry: CollectorRegistry) -> None:
+    """Also where nobody reads the metrics while topics come and go."""
+    counts.know_topics(lambda: [now])
+    for number in range(20):
+        now = f"t{number}"
+        counts.read(now, 1)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert {sample.labels["topic"] for sample in samples if "topic" in sample.labels} == {"t19"}
+
+
 def test_requests_are_timed_and_their_errors_counted(counts: Counts, registry: CollectorRegistry) -> None:
-    """Also those that are refused; a defect, which is no answer of ours, is timed only."""
+    """Also those that are refused, and defects, of which the client gets an error, too."""
     with counts.answering("metadata"):
         pass
     with pytest.raises(UnknownTopicOrPartitionError), counts.answering("list_offsets"):
@@ -66,6 +80,7 @@ def test_requests_are_timed_and_their_errors_counted(counts: Counts, registry: C
     assert registry.get_sample_value("pylog_request_seconds_sum", {"request": "produce"}) == 0.3
     code = {"request": "list_offsets", "code": "UNKNOWN_TOPIC_OR_PARTITION"}
     assert registry.get_sample_value("pylog_request_errors_total", code) == 1
+    assert registry.get_sample_value("pylog_request_errors_total", {**code, "code": "UNKNOWN_SERVER_ERROR"}) == 1
     counts.synced("/data", 0.01)
     assert registry.get_sample_value("pylog_sync_seconds_count", {"directory": "/data"}) == 1
 

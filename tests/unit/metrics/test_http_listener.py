@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -60,6 +63,48 @@ def test_pages(listener: HttpListener, broker: Broker) -> None:
     assert status == 200
     assert [(each.name, each.samples[0].value) for each in text_string_to_metric_families(text)] == [("answer", 42)]
     assert ask(listener, "/healthz", "HEAD") == (200, "")
+    assert ask(listener, "/metrics", "HEAD") == (200, "")
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/plain;version=1.x", "application/openmetrics-text;version=abc", "\xff", "*/*"]
+)
+def test_metrics_do_not_depend_on_what_is_asked_for(listener: HttpListener, accept: str) -> None:
+    """One format, whole, for whoever asks however."""
+    request = urllib.request.Request(f"http://{listener.address}/metrics?name[]=none", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+        assert "answer 42.0" in answer.read().decode()
+
+
+def test_headers_are_bounded(listener: HttpListener) -> None:
+    """All together: fifteen requests of 6 MB each took 400 MB from a broker, for good. What comes after is not read."""
+    reader = module._BoundedReader(io.BytesIO(b"X: y\r\n" * 100_000))
+    lines = list(iter(lambda: reader.readline(65_537), b""))
+    assert sum(map(len, lines)) == module._MOST_REQUEST_BYTES
+    headers = b"".join(b"X%d: %s\r\n" % (number, b"a" * 1000) for number in range(30))
+    with socket.create_connection(listener.address, LIMIT_S) as peer, suppress(ConnectionError):
+        peer.settimeout(LIMIT_S)
+        peer.sendall(b"GET /healthz HTTP/1.0\r\n" + headers)  # and no end
+        assert b"200 OK" in peer.recv(1 << 16)
+
+
+def test_without_file_descriptors_the_listening_thread_rests(
+    listener: HttpListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that cannot be taken stays there, and would be tried again at once."""
+    tries: list[float] = []
+
+    def refused(*_: object) -> None:
+        tries.append(time.monotonic())
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module, "_ACCEPT_PAUSE_S", 0.05)
+    with monkeypatch.context() as broken:
+        broken.setattr(module.WSGIServer, "get_request", refused)
+        with socket.create_connection(listener.address, LIMIT_S):
+            wait_until(lambda: len(tries) > 4, "it is tried again", LIMIT_S)
+    assert min(later - earlier for earlier, later in itertools.pairwise(tries)) >= 0.05
+    assert ask(listener, "/healthz")[0] == 200
 
 
 @pytest.mark.parametrize(
