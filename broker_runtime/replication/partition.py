@@ -356,9 +356,8 @@ class Partition:
         deadline = Deadline(timeout_s)
         if self.log.waits_for_device:
             try:
-                durable = self.log.flush(
-                    pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)
-                )
+                end = pending.next_offset
+                durable = self.log.flush(end, timeout_s, is_over=lambda: not self._is_led_as_for(pending))
             except LogStorageError:
                 self.announce()  # waiting readers learn it now
                 raise
