@@ -58,10 +58,11 @@ def run(workspace: Workspace) -> Iterator[Figure]:
 @contextmanager
 def _scraped(url: str) -> Iterator[None]:
     is_over = threading.Event()
+    without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def scrape() -> None:
         while not is_over.wait(_EVERY_S):
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with without_proxy.open(url, timeout=30) as answer:
                 answer.read()
 
     thread = threading.Thread(target=scrape, daemon=True)

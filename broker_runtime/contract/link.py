@@ -133,7 +133,7 @@ class Link(forking.Forkable):
         self, name: str, request: Message, response: type[_M], *, client_id: str, timeout_s: float, cluster_id: str = ""
     ) -> _M:
         """Does one action and waits for its response, at most ``timeout_s``. ``client_id``: who asks, for the peer's
-        log. ``cluster_id``: the cluster that the peer has to be of; empty: any.
+        log. ``cluster_id``: the cluster that the peer must belong to; empty: any.
 
         Raises what the peer answered, `BrokerUnavailableError` (refused: nothing was sent), `NetworkError` and
         `RequestTimedOutError` (it may have been carried out), `NotAPylogBrokerError`, `ClosedError`.

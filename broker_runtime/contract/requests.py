@@ -708,7 +708,7 @@ class InitProducerIdResponse(Message, frozen=True, kw_only=True):
 
 class ActionRequest(Message, frozen=True, kw_only=True):
     """The envelope of every action's body; ``body`` is the encoded request of the action's own type. Its bound in bytes
-    is the envelope's too. ``cluster_id``: the cluster that the broker has to be of; empty: any."""
+    is the envelope's too. ``cluster_id``: the cluster that the broker must belong to; empty: any."""
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""

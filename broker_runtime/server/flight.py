@@ -75,7 +75,7 @@ class Services:
     """The services behind the calls. ``actions``: by name in `ACTIONS`, from caller and request to response.
 
     ``admit_replica``: the broker that sent a hello with a replica id; raises `StaleBrokerEpochError` if it is none.
-    ``cluster_id``: of the cluster that they are of.
+    ``cluster_id``: the cluster that this broker belongs to.
     """
 
     cluster_id: str

@@ -389,7 +389,7 @@ class Cluster(forking.Forkable):
     def _ask(self, address: Address, action: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
         with self._lock:
             self._calls[address] += 1
-        # Which cluster it is of, a broker is asked by metadata, and told by everything else.
+        # Metadata asks a broker which cluster it belongs to; every other action says which one it is for.
         cluster_id = "" if action == "metadata" else self._cluster_id
         try:
             answer = self._channel(address).call(action, request, response, cluster_id=cluster_id, timeout_s=timeout_s)
