@@ -8,7 +8,6 @@ byte does.
 from __future__ import annotations
 
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 
 from bench import data
 from bench.harness import Figure, Promise, at_least, median_ms, paired
-from bench.topics import BATCH_ROWS, temporary_topic
+from bench.topics import BATCH_ROWS, megabytes_per_s, temporary_topic
 from bench.workspace import Workspace
 
 RECORDS = 1_000
@@ -75,22 +74,9 @@ def _scraped(url: str) -> Iterator[None]:
 
 
 def _batches(workspace: Workspace, cluster: Any, admin: Any) -> float:
-    from pyspark_log import Producer
-
-    batch = data.values_batch(BATCH_ROWS)
-    count = workspace.scaled(ROWS) // BATCH_ROWS
-    with (
-        temporary_topic(admin, prefix="counted", partitions=1) as topic,
-        Producer(cluster.bootstrap_servers) as producer,
-    ):
-        producer.send_batch(topic, batch)
-        producer.flush(timeout=60)
-        workspace.warm_memory()
-        began_s = time.perf_counter()
-        for _ in range(count):
-            producer.send_batch(topic, batch)
-        producer.flush(timeout=300)
-        return count * batch.nbytes / 1e6 / (time.perf_counter() - began_s)
+    batch, count = data.values_batch(BATCH_ROWS), workspace.scaled(ROWS) // BATCH_ROWS
+    with temporary_topic(admin, prefix="counted", partitions=1) as topic:
+        return megabytes_per_s(cluster, topic, batch, count, prepare=workspace.warm_memory)
 
 
 def _acknowledged_ms(cluster: Any, admin: Any) -> float:

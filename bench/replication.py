@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bench import data
 from bench.harness import Figure, at_least, at_most, paired
-from bench.topics import BATCH_ROWS, temporary_topic
+from bench.topics import BATCH_ROWS, megabytes_per_s, temporary_topic
 from bench.workspace import Workspace
 
 ROWS = 2_000_000
@@ -48,20 +48,9 @@ def run(workspace: Workspace) -> Iterator[Figure]:
 
 
 def _megabytes_per_s(workspace: Workspace, batch: pa.RecordBatch, count: int, replicas: int) -> float:
-    from pyspark_log import Producer
-
     cluster, admin = workspace.three_brokers
-    with (
-        temporary_topic(admin, prefix="replicated", partitions=1, replication_factor=replicas) as topic,
-        Producer(cluster.bootstrap_servers) as producer,
-    ):
-        producer.send_batch(topic, batch)
-        producer.flush(timeout=60)
-        started = time.perf_counter()
-        for _ in range(count):
-            producer.send_batch(topic, batch)
-        producer.flush(timeout=300)
-        return count * batch.nbytes / 1e6 / (time.perf_counter() - started)
+    with temporary_topic(admin, prefix="replicated", partitions=1, replication_factor=replicas) as topic:
+        return megabytes_per_s(cluster, topic, batch, count)
 
 
 def _median_ms(workspace: Workspace, replicas: int) -> float:

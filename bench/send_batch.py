@@ -11,7 +11,7 @@ import time
 
 from bench import data
 from bench.harness import Figure, at_least, paired
-from bench.topics import BATCH_ROWS
+from bench.topics import BATCH_ROWS, megabytes_per_s
 from bench.workspace import Workspace
 
 ROWS = 4_000_000
@@ -44,19 +44,6 @@ def run(workspace: Workspace) -> list[Figure]:
 def send_batch_speed(workspace: Workspace, rows: int) -> float:
     """Megabytes per second into a producer, until all are acknowledged. Into a topic of its own each time: the bare
     server begins an empty file each time, too."""
-    from pyspark_log import Producer
-
-    batch = data.values_batch(BATCH_ROWS)
-    count = workspace.scaled(rows) // BATCH_ROWS
-    with (
-        workspace.topic(partitions=1, prefix="send-batch") as topic,
-        Producer(workspace.cluster.bootstrap_servers) as producer,
-    ):
-        producer.send_batch(topic, batch)
-        producer.flush(timeout=60)
-        workspace.warm_memory()
-        started = time.perf_counter()
-        for _ in range(count):
-            producer.send_batch(topic, batch)
-        producer.flush(timeout=300)
-        return count * batch.nbytes / 1e6 / (time.perf_counter() - started)
+    batch, count = data.values_batch(BATCH_ROWS), workspace.scaled(rows) // BATCH_ROWS
+    with workspace.topic(partitions=1, prefix="send-batch") as topic:
+        return megabytes_per_s(workspace.cluster, topic, batch, count, prepare=workspace.warm_memory)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +34,24 @@ def fill(cluster: Any, topic: str, batch: pa.RecordBatch, *, rows: int, partitio
         for number in range(rows // batch.num_rows):
             producer.send_batch(topic, batch, partition=number % partitions)
         producer.flush(timeout=600)
+
+
+def megabytes_per_s(
+    cluster: Any, topic: str, batch: pa.RecordBatch, count: int, *, prepare: Callable[[], object] = lambda: None
+) -> float:
+    """Megabytes per second of ``count`` copies of ``batch`` into a producer, until all are acknowledged. ``prepare`` is
+    called when the first one is, which does not count."""
+    from pyspark_log import Producer
+
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send_batch(topic, batch)
+        producer.flush(timeout=60)
+        prepare()
+        started = time.perf_counter()
+        for _ in range(count):
+            producer.send_batch(topic, batch)
+        producer.flush(timeout=300)
+        return count * batch.nbytes / 1e6 / (time.perf_counter() - started)
 
 
 def rows_per_batch(cluster: Any, topic: str) -> int:
