@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import sys
 
 from pyspark.sql import SparkSession
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def main() -> None:
-    """Runs until its standard input ends; then stops both queries and says how they ended."""
+    """Runs until its standard input or a query ends; then stops both queries and says how they ended."""
     given = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", "1g")
@@ -36,7 +37,9 @@ def main() -> None:
         for number, writer in enumerate((counted, copied))
     ]
     print("READY", flush=True)
-    sys.stdin.read()
+    while all(query.isActive for query in queries):
+        if select.select([sys.stdin], [], [], 5)[0]:  # it was closed: the time is over
+            break
     ended = [str(query.exception()) for query in queries if not query.isActive]
     for query in queries:
         if query.isActive:
