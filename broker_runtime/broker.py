@@ -28,6 +28,7 @@ from typing import Any, Final
 from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.broker_metrics import BrokerMetrics
 from broker_runtime.broker_replication import BrokerReplication
+from broker_runtime.broker_security import BrokerSecurity
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.broker_transactions import BrokerTransactions
 from broker_runtime.cluster_identity import cluster_id
@@ -54,6 +55,7 @@ from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.membership import note_stopped
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import Endpoint
 
 _logger = logging.getLogger(__name__)
 
@@ -97,6 +99,7 @@ class Broker:
         self._client: ZooKeeperClient | None = None
         self._is_stopping = False
         self._metrics: BrokerMetrics | None = None
+        self._joining: BrokerReplication | None = None
 
     @property
     def broker_id(self) -> int:
@@ -163,17 +166,23 @@ class Broker:
 
     # --- private ----------------------------------------------------------------------------------------------
 
+    def _secret(self) -> str:
+        return "" if self._joining is None else self._joining.member.broker_secret
+
     @property
     def _meters(self) -> Meters:
         return NO_METERS if self._metrics is None else self._metrics.meters
 
     def _start(self) -> None:
         settings = self._settings
-        listen = settings.listeners
-        require_free_port(listen.host, listen.port)
+        for _, at in settings.listeners:
+            require_free_port(at.host, at.port)
+            if is_same_address(settings.http_listener, at):
+                raise SetupError(
+                    f"http.listener={settings.http_listener} is the address of listeners: it needs its own"
+                )
+        security = BrokerSecurity(settings, wall_ms=wall_ms)
         require_apart(RealFiles(), settings.log_dirs)
-        if is_same_address(settings.http_listener, listen):
-            raise SetupError(f"http.listener={settings.http_listener} is the address of listeners: it needs its own")
         metrics = self._metrics = BrokerMetrics(settings.http_listener, not_ready=lambda: self.not_ready)
         self._ending.callback(metrics.stop)
         client = KazooZooKeeper.connect(
@@ -186,10 +195,11 @@ class Broker:
         cluster = cluster_id(client)
         self._ending.callback(_in_bounds, "note stop", lambda: self._note_stopped(client), _NOTE_STOP_S)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
-        peers = Peers(settings.broker_id)
+        peers = Peers(settings.broker_id, access=security.access(self._secret))
         self._ending.callback(peers.close)
-        port = listen.port or choose_port(listen.host)
-        replication = self._join(client, directories, peers, port)
+        ports = {name: at.port or choose_port(at.host) for name, at in settings.listeners}
+        security.connect(client)
+        replication = self._join(client, directories, peers, security.endpoints(ports))
         producer_ids = ProducerIdService(client)
         groups, transactions = self._coordinators(client, replication, peers, producer_ids)
         services = make_services(
@@ -204,10 +214,12 @@ class Broker:
             transactions=transactions.service,
             peers=peers,
             meters=metrics.meters,
+            security=security.service,
+            authorizer=security.authorizer,
+            is_current=lambda caller: security.credentials.is_current(caller.principal, caller.credential),
         )
         server = PylogFlightServer(
-            listen.host,
-            port,
+            security.plans(ports),
             services=services,
             max_streams=settings.max_connections,
             memory_bytes=limit_bytes(settings),
@@ -217,7 +229,7 @@ class Broker:
         self._ending.callback(_in_bounds, "give groups up", groups.give_up, _GIVE_UP_S)
         self._member = replication.member
         self._groups = groups
-        self._address = Address(listen.host, server.port)
+        self._address = Address(settings.listeners[0].address.host, server.port)
         metrics.show(
             broker_id=settings.broker_id,
             cluster_id=cluster,
@@ -232,28 +244,33 @@ class Broker:
         self._run("group-removal", lambda worker: groups.step_removal(worker))
         self._run("transactions", lambda _: transactions.step(), interrupt=transactions.wake)
         self._run("transaction-ends", lambda worker: transactions.step_ending(worker))
+        self._run("security-records", lambda _: security.records.step(), interrupt=security.records.wake)
         self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))
         for directory in directories:
             self._run_disk(replication.hosting, directory)
         event(_logger, "serve clients", broker=settings.broker_id, address=self._address, pid=os.getpid())
 
     def _join(
-        self, client: ZooKeeperClient, directories: Sequence[LogDirectory], peers: Peers, port: int
+        self,
+        client: ZooKeeperClient,
+        directories: Sequence[LogDirectory],
+        peers: Peers,
+        endpoints: Sequence[Endpoint],
     ) -> BrokerReplication:
         """What is returned has joined the cluster, and leaves it when this broker stops."""
         settings = self._settings
-        advertised = settings.advertised_listeners or Address(settings.listeners.host, port)
         replication = BrokerReplication(
             settings,
             client=client,
             directories=directories,
-            advertised=Address(advertised.host, advertised.port or port),
+            endpoints=endpoints,
             peers=peers,
             steady_ms=_steady_ms,
             wall_ms=wall_ms,
             on_failure=self._on_failure,
             meters=self._meters,
         )
+        self._joining = replication
         self._leave_at_end(replication)
         for path, work in replication.disk_work.items():
             self._run(f"disk-work {path}", partial(_step_disk_work, work), interrupt=work.wake)

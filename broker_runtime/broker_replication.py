@@ -11,6 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from broker_runtime.cluster_identity import instance_id
@@ -35,6 +36,7 @@ from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.metadata import software_version
 from broker_runtime.zookeeper.membership import BrokerIdentity, zookeepers_ms
 from broker_runtime.zookeeper.session import ZooKeeperClient
+from broker_runtime.zookeeper.znodes import Endpoint
 
 _logger = logging.getLogger(__name__)
 
@@ -58,15 +60,15 @@ class BrokerReplication:
         *,
         client: ZooKeeperClient,
         directories: Sequence[LogDirectory],
-        advertised: Address,
+        endpoints: Sequence[Endpoint],
         peers: Peers,
         steady_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         on_failure: Callable[[], None],
         meters: Meters,
     ) -> None:
-        """``advertised``: where other brokers and clients reach this one. ``steady_ms``: a clock that never jumps.
-        ``on_failure``: see `Broker`."""
+        """``endpoints``: where clients reach this broker; other brokers, at the first. ``steady_ms``: a clock that
+        never jumps. ``on_failure``: see `Broker`."""
         self._settings = settings
         self._client = client
         self._peers = peers
@@ -101,6 +103,7 @@ class BrokerReplication:
             throttle=_throttle(settings),
             meters=meters,
             on_failure=on_failure,
+            access=peers.access,
         )
         self.hosting = Hosting(
             self.registry,
@@ -119,8 +122,9 @@ class BrokerReplication:
             client,
             BrokerIdentity(
                 broker_id=settings.broker_id,
-                host=advertised.host,
-                port=advertised.port,
+                host=endpoints[0].host,
+                port=endpoints[0].port,
+                endpoints=tuple(endpoints),
                 instance=instance_id(directories[0].files, directories[0].path),
                 pid=os.getpid(),
                 boot_id=directories[0].files.boot_id,
@@ -133,7 +137,7 @@ class BrokerReplication:
             now_ms=wall_ms,
             steady_ms=steady_ms,
             probe=port_refuses,
-            answers=broker_answers,
+            answers=partial(broker_answers, access=peers.access),
             report=self._report,
             ask_log_ends=self._ask_log_ends,
             run_all=_run_all,

@@ -19,7 +19,9 @@ from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
 from broker_runtime.meters import Meters
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.security.authorizer import Authorizer
 from broker_runtime.server.flight import Services
+from broker_runtime.services.authorization import Authorization
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller, admit_replica, is_broker
 from broker_runtime.services.configs import ConfigService
@@ -34,6 +36,7 @@ from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
+from broker_runtime.services.security import SecurityService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.services.transactions import TransactionService
 from broker_runtime.zookeeper.session import ZooKeeperClient
@@ -57,6 +60,9 @@ def make_services(
     transactions: TransactionService,
     peers: Peers,
     meters: Meters,
+    security: SecurityService,
+    authorizer: Authorizer,
+    is_current: Callable[[Caller], bool],
 ) -> Services:
     """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
@@ -65,10 +71,11 @@ def make_services(
         require_given_out=producer_ids.require_given_out,
         require_may_begin=transactions.require_may_begin,
         forget_if_anew=transactions.forget_if_anew,
+        authorizer=authorizer,
         meters=meters,
     )
     leadership = LeadershipCheck(client, settings.broker_id)
-    read = ReadService(registry, budget=answers, leadership=leadership, meters=meters)
+    read = ReadService(registry, budget=answers, leadership=leadership, authorizer=authorizer, meters=meters)
     metadata = MetadataService(
         registry,
         lambda: member.state,
@@ -135,18 +142,39 @@ def make_services(
         "decommission_broker": movements.decommission_broker,
         "report_broker": report_broker,
         "log_ends": log_ends,
+        "create_acls": security.create_acls,
+        "delete_acls": security.delete_acls,
+        "describe_acls": security.describe_acls,
+        "alter_users": security.alter_users,
+        "describe_users": security.describe_users,
+        "create_token": security.create_token,
     }
+    authorization = Authorization(authorizer)
+
+    def authorized(name: str, handle: Callable[[Caller, Any], Any]) -> Callable[[Caller, Any], Any]:
+        def handle_if_allowed(caller: Caller, request: Any) -> Any:
+            authorization.require(caller, name, request)
+            return authorization.narrowed(caller, name, request, handle(caller, request))
+
+        return handle_if_allowed
+
     return Services(
         cluster_id=cluster_id,
         produce=produce,
         fetch=FetchService(
-            registry, max_bytes=settings.fetch_max_bytes, budget=answers, leadership=leadership, meters=meters
+            registry,
+            max_bytes=settings.fetch_max_bytes,
+            budget=answers,
+            leadership=leadership,
+            authorizer=authorizer,
+            meters=meters,
         ),
         read=read,
-        plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
-        actions=actions,
+        plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms, authorizer=authorizer),
+        actions={name: authorized(name, handle) for name, handle in actions.items()},
         admit_replica=lambda caller, hello: admit_replica(caller, hello, member.state.brokers),
         is_broker=lambda headers: is_broker(headers, member.state.brokers),
+        is_current=is_current,
         produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
         meters=meters,
     )

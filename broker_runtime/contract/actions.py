@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker_runtime.contract.acls import (
+    AclsResponse,
+    AlterUsersRequest,
+    CreateAclsRequest,
+    CreateTokenRequest,
+    CreateTokenResponse,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeUsersRequest,
+    UsersResponse,
+)
 from broker_runtime.contract.requests import (
     AddColumnsRequest,
     AddColumnsResponse,
@@ -109,4 +120,10 @@ ACTIONS: dict[str, Action] = {
     "list_transactions": Action(ListTransactionsRequest, ListTransactionsResponse),
     "open_transactions": Action(OpenTransactionsRequest, OpenTransactionsResponse),
     "finish_transactions": Action(FinishTransactionsRequest, FinishTransactionsResponse),
+    "create_acls": Action(CreateAclsRequest, AclsResponse),
+    "delete_acls": Action(DeleteAclsRequest, AclsResponse),
+    "describe_acls": Action(DescribeAclsRequest, AclsResponse),
+    "alter_users": Action(AlterUsersRequest, UsersResponse),
+    "describe_users": Action(DescribeUsersRequest, UsersResponse),
+    "create_token": Action(CreateTokenRequest, CreateTokenResponse),
 }

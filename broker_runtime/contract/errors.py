@@ -17,6 +17,11 @@
     ├── CorruptRecordError        bytes that fail their checks: never served, never appended
     ├── RequestError              the request can never succeed as it is (also ValueError)
     │   └── (one class per reason, see below)
+    ├── AuthenticationError       one end of a connection has not proved who it is
+    │   ├── SslAuthenticationError, SaslAuthenticationError
+    ├── AuthorizationError        the caller may not do this
+    │   ├── TopicAuthorizationError, GroupAuthorizationError, ClusterAuthorizationError,
+    │   │   TransactionalIdAuthorizationError
     ├── ClientStateError          the caller used a client in a way its state forbids
     ├── ClientTimeoutError        a bound on a wait in the client ended (also TimeoutError)
     ├── SetupError                what the machine lacks, and how to fix it
@@ -473,6 +478,57 @@ class InvalidSessionTimeoutError(RequestError):
     """The session timeout is not within ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``."""
 
     code = "INVALID_SESSION_TIMEOUT"
+
+
+# --- who is calling, and may they -------------------------------------------------------------------------------------
+
+
+class AuthenticationError(PylogError):
+    """One end of a connection has not proved who it is. Trying again does not help."""
+
+    code = "AUTHENTICATION_FAILED"
+
+
+class SslAuthenticationError(AuthenticationError):
+    """The broker's certificate is not one that the client trusts, or the client's not one that the broker does."""
+
+    code = "SSL_AUTHENTICATION_FAILED"
+
+
+class SaslAuthenticationError(AuthenticationError):
+    """The user, the password or the token is wrong, or missing."""
+
+    code = "SASL_AUTHENTICATION_FAILED"
+
+
+class AuthorizationError(PylogError):
+    """The caller may not do this: no ACL allows it, or one denies it."""
+
+    code = "AUTHORIZATION_FAILED"
+
+
+class TopicAuthorizationError(AuthorizationError):
+    """The caller may not do this with the topic."""
+
+    code = "TOPIC_AUTHORIZATION_FAILED"
+
+
+class GroupAuthorizationError(AuthorizationError):
+    """The caller may not do this with the group."""
+
+    code = "GROUP_AUTHORIZATION_FAILED"
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    """The caller may not do this with the cluster."""
+
+    code = "CLUSTER_AUTHORIZATION_FAILED"
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    """The caller may not use this transactional id."""
+
+    code = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
 # --- the client's own state and its limits of time --------------------------------------------------------------------

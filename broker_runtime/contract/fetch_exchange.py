@@ -19,13 +19,13 @@ from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
     STREAM_OPTIONS,
-    fetch_call_options,
     fetch_descriptor,
     frames_of,
     message_of,
     metadata,
 )
 from broker_runtime.contract.link import Connection, Link
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchHello, FetchRequest, FetchResponse
 
@@ -40,11 +40,11 @@ class Fetched(NamedTuple):
 class FetchExchange:
     """One open session, on a connection of its own. A process may fork while it is open: it is cancelled then."""
 
-    def __init__(self, address: Address, hello: FetchHello, *, uses_proxy: bool = False) -> None:
+    def __init__(self, address: Address, hello: FetchHello, *, access: Access = UNPROTECTED) -> None:
         """Opens it. A broker that is not there shows here or at the first `fetch`, by a network error.
-        ``uses_proxy``: see `open_client`."""
+        ``access``: see `open_client`."""
         self.address = address
-        self._link = Link(address, STREAM_OPTIONS, what="fetch session", uses_proxy=uses_proxy)
+        self._link = Link(address, STREAM_OPTIONS, what="fetch session", access=access)
         self._waits = False
         self._link.open(lambda connection: _exchange(connection, hello))
 
@@ -90,8 +90,6 @@ class FetchExchange:
 
 
 def _exchange(connection: Connection, hello: FetchHello) -> None:
-    connection.writer, connection.reader = connection.client.do_exchange(
-        fetch_descriptor(hello), fetch_call_options(hello)
-    )
+    connection.writer, connection.reader = connection.client.do_exchange(fetch_descriptor(hello))
     with suppress(flight.FlightError, pa.ArrowException):  # it has ended already: `fetch` finds out why
         connection.writer.begin(FRAMES_SCHEMA)

@@ -108,6 +108,14 @@ _MAX_OPENING_BYTES = 1 << 20
 _MAX_FOREIGN_CHARS = 300
 _ELLIPSIS = " …"
 
+_TLS_FAILURES = (
+    ("certificate has expired", "shows a certificate that has expired"),
+    ("certificate verify failed", "shows a certificate that ssl.cafile does not vouch for"),
+    ("is not in peer certificate", "shows a certificate for another name"),
+    ("wrong version number", "does not speak TLS; see security.protocol"),
+)
+"""gRPC's words in the text of a connection that failed, and what is said of the peer instead."""
+
 _M = TypeVar("_M", bound=msgspec.Struct)
 
 
@@ -166,13 +174,6 @@ def produce_descriptor(hello: streams.ProduceHello) -> Any:
 def fetch_descriptor(hello: streams.FetchHello) -> Any:
     """The descriptor that opens a fetch session."""
     return flight.FlightDescriptor.for_command(encode_opening(Opening.FETCH, hello))
-
-
-def fetch_call_options(hello: streams.FetchHello) -> Any:
-    """The options of the call that opens a fetch session: a follower says in a header who it is, too."""
-    if hello.replica_id < 0:
-        return flight.FlightCallOptions()
-    return flight.FlightCallOptions(headers=[(BROKER_HEADER.encode(), f"{hello.replica_id}:{hello.secret}".encode())])
 
 
 def read_ticket(request: streams.ReadRequest) -> Any:
@@ -301,6 +302,10 @@ def to_flight_error(error: PylogError) -> Any:
         kind = flight.FlightTimedOutError
     elif isinstance(error, errors.RetriableError):
         kind = flight.FlightUnavailableError
+    elif isinstance(error, errors.AuthenticationError):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, errors.AuthorizationError):
+        kind = flight.FlightUnauthorizedError
     return kind(f"[{info.code}] {info.message}", extra_info=encode(info))
 
 
@@ -308,9 +313,9 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
     """The pylog error behind an exception of a Flight call to ``address`` (``host:port``).
 
     What a pylog broker raised comes back as the class it was. Else: refused connections, unknown hosts →
-    `BrokerUnavailableError`; a deadline → `RequestTimedOutError`; no thread for the call → `BrokerOverloadedError`; a
-    peer that speaks something else, or Flight without pylog → `NotAPylogBrokerError`; everything else (a reset, a
-    cancelled call) → `NetworkError`.
+    `BrokerUnavailableError`; certificates that do not convince → `SslAuthenticationError`; a deadline →
+    `RequestTimedOutError`; no thread for the call → `BrokerOverloadedError`; a peer that speaks something else, or
+    Flight without pylog → `NotAPylogBrokerError`; everything else (a reset, a cancelled call) → `NetworkError`.
     """
     extra_info = getattr(exc, "extra_info", None)
     if extra_info:
@@ -329,6 +334,9 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
         return errors.RequestTimedOutError(f"{address} did not answer in time")
     if "Failed parsing HTTP/2" in text or "http1.x server" in text:
         return errors.NotAPylogBrokerError(f"{address} is another service, not a pylog broker")
+    refusal = next((said for words, said in _TLS_FAILURES if words in text), None)
+    if refusal is not None:
+        return errors.SslAuthenticationError(f"{address} {refusal}: {text}")
     if isinstance(exc, flight.FlightUnavailableError) and ("failed to connect" in text or "resolving" in text):
         return errors.BrokerUnavailableError(f"{address} cannot be reached: {text}")
     return errors.NetworkError(f"the connection to {address} broke: {text}")

@@ -15,8 +15,8 @@ Rules:
   because the stream was ended, or at their time limit.
 - A link survives a fork, as `forking` demands: its connection does not, in the parent as in the child. A stream has
   then ended, and its user opens another; an action makes a new connection.
-- `open_client` is the one place where an address becomes a Flight client. Connections are not encrypted and name
-  nobody; whatever says otherwise is given to Flight there.
+- `open_client` is the one place where an address becomes a Flight client, and Flight is given what encrypts the
+  connection and proves who connects (`security.Access`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.flight import decode_result, encode_action, from_flight_error
 from broker_runtime.contract.requests import Message
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.thread_limit import allowing_threads
 from broker_runtime.contract.waiting import CLOCK, Clock
@@ -59,19 +60,21 @@ _SHORTEST_LIMIT_S: Final = 0.001  # Flight takes a negative limit for none
 _NO_LIMIT_S: Final = -1.0
 
 
-def open_client(address: Address, options: Sequence[tuple[str, int]], *, uses_proxy: bool = False) -> Any:
+def open_client(address: Address, options: Sequence[tuple[str, int]], access: Access = UNPROTECTED) -> Any:
     """A Flight client of ``address``, which connects at its first call. Raises `NetworkError` for no address at all,
-    `ClientStateError` in a child that cannot have one (`forking.check_child`).
+    `ClientStateError` in a child that cannot have one (`forking.check_child`), `InvalidConfigError` for certificates
+    that are no longer right.
 
-    ``options``: `CONNECTION_OPTIONS` or `STREAM_OPTIONS`. A proxy that the environment names is used only with
-    ``uses_proxy``: machines that need one for the web have it in every process's environment, where gRPC would send
+    ``options``: `CONNECTION_OPTIONS` or `STREAM_OPTIONS`. A proxy that the environment names is used only where
+    ``access`` says so: machines that need one for the web have it in every process's environment, where gRPC would send
     even connections to this machine through it.
     """
     forking.check_child()
-    proxy = [] if uses_proxy else _NO_PROXY
+    proxy = [] if access.uses_proxy else _NO_PROXY
+    arguments = access.client_arguments()
     try:
         with allowing_threads():
-            return flight.FlightClient(f"grpc://{address}", generic_options=[*options, *proxy])
+            return flight.FlightClient(f"{access.scheme}://{address}", generic_options=[*options, *proxy], **arguments)
     except _FLIGHT_ERRORS as error:
         translated = _translate(error, address)
     raise translated
@@ -110,14 +113,14 @@ class Link(forking.Forkable):
         options: Sequence[tuple[str, int]],
         *,
         what: str = "connection",
-        uses_proxy: bool = False,
+        access: Access = UNPROTECTED,
         clock: Clock = CLOCK,
     ) -> None:
-        """Connects to nothing yet. ``options`` and ``uses_proxy``: see `open_client`. ``what``: what errors call it."""
+        """Connects to nothing yet. ``options`` and ``access``: see `open_client`. ``what``: what errors call it."""
         self.address = address
         self._what = what
         self._options = tuple(options)
-        self._uses_proxy = uses_proxy
+        self._access = access
         self._clock = clock
         self._lock = threading.Lock()  # guards the next three; never held in a call that may block
         self._connection: Connection | None = None
@@ -312,7 +315,7 @@ class Link(forking.Forkable):
                     raise self._ended()
                 if self._is_closed:
                     raise ClosedError("the client was closed")
-                self._connection = Connection(open_client(self.address, self._options, uses_proxy=self._uses_proxy))
+                self._connection = Connection(open_client(self.address, self._options, self._access))
             self._connection.users += 1
             return self._connection
 

@@ -18,6 +18,7 @@ from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavaila
 from broker_runtime.contract.fetch_exchange import FetchExchange
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchHello, FetchRequest
 from broker_runtime.contract.threads import is_out_of_threads, may_start
@@ -48,10 +49,11 @@ class LeaderLink:
         may_retire: Callable[[LeaderLink], bool],
         on_failure: Callable[[], None],
         is_loading: Callable[[], bool] = lambda: False,
+        access: Access = UNPROTECTED,
     ) -> None:
         """``may_retire``: called on the thread when nothing has been followed for a while; True: the thread ends.
         ``on_failure``: a defect ended the thread. ``is_loading``: whether more partitions will be followed soon; no
-        request waits long for data then, so that the next one can report them."""
+        request waits long for data then, so that the next one can report them. ``access``: how leaders are reached."""
         self.fetcher = fetcher
         self._address_of = address_of
         self._broker_epoch = broker_epoch
@@ -59,6 +61,7 @@ class LeaderLink:
         self._on_broken = on_broken
         self._may_retire = may_retire
         self._is_loading = is_loading
+        self._access = access
         self._exchange: FetchExchange | None = None
         self._exchange_epoch = -1
         self._address: Address | None = None  # where the leader was last looked for; None: it is not registered
@@ -219,6 +222,7 @@ class LeaderLink:
                 broker_epoch=epoch,
                 secret=self._broker_secret(),
             ),
+            access=self._access,
         )
         self._exchange, self._exchange_epoch = exchange, epoch
         self.fetcher.begin_session()

@@ -9,10 +9,11 @@ import socket
 import threading
 from typing import Final, TypeVar
 
-from broker_runtime.contract.errors import ClosedError, NetworkError, PylogError
+from broker_runtime.contract.errors import ClosedError, NetworkError, PylogError, SaslAuthenticationError
 from broker_runtime.contract.flight import CONNECTION_OPTIONS
 from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message, MetadataRequest, MetadataResponse
+from broker_runtime.contract.security import NOT_KNOWN_YET, UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 
@@ -39,17 +40,19 @@ def port_refuses(host: str, port: int) -> bool:
         return False
 
 
-def broker_answers(host: str, port: int) -> bool:
+def broker_answers(host: str, port: int, *, access: Access = UNPROTECTED) -> bool:
     """Whether a broker there serves at this moment. A process that stands still, a proxy or a port of another kind does
-    not answer, though it may accept. Blocks `PROBE_LIMIT_S`.
+    not answer, though it may accept. Blocks `PROBE_LIMIT_S`. One that refuses who asks does answer.
 
     Asks over a connection of its own: that an earlier one is broken says nothing of this moment.
     """
-    link = Link(Address(host, port), CONNECTION_OPTIONS)
+    link = Link(Address(host, port), CONNECTION_OPTIONS, access=access)
     try:
         link.act("metadata", MetadataRequest(topics=()), MetadataResponse, client_id="", timeout_s=PROBE_LIMIT_S)
-    except PylogError:
-        return False
+    except SaslAuthenticationError:
+        return True
+    except PylogError as error:
+        return error.message == NOT_KNOWN_YET
     finally:
         link.close()
     return True
@@ -58,9 +61,10 @@ def broker_answers(host: str, port: int) -> bool:
 class Peers:
     """Actions at other brokers. The connection to each is kept for the next call, at most one per peer. Thread-safe."""
 
-    def __init__(self, broker_id: int, *, clock: Clock = CLOCK) -> None:
-        """``broker_id``: who asks, for the others' logs."""
+    def __init__(self, broker_id: int, *, access: Access = UNPROTECTED, clock: Clock = CLOCK) -> None:
+        """``broker_id``: who asks, for the others' logs. ``access``: how brokers reach each other."""
         self.broker_id = broker_id
+        self.access = access
         self._clock = clock
         self._lock = threading.Lock()
         self._links: dict[Address, Link] = {}
@@ -100,7 +104,7 @@ class Peers:
             idle = [self._links.pop(at) for at, link in list(self._links.items()) if link.silent_for_s > _KEPT_S]
             was_kept = address in self._links
             if not was_kept:
-                self._links[address] = Link(address, CONNECTION_OPTIONS, clock=self._clock)
+                self._links[address] = Link(address, CONNECTION_OPTIONS, access=self.access, clock=self._clock)
             link = self._links[address]
             link.heard()  # its silence is the time since its last use
         for each in idle:

@@ -23,6 +23,7 @@ from typing import Final
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
@@ -62,13 +63,14 @@ class ReplicaFetching:
         throttle: ReplicationThrottle | None = None,
         meters: Meters = NO_METERS,
         on_failure: Callable[[], None] = lambda: None,
+        access: Access = UNPROTECTED,
     ) -> None:
         """``max_bytes``: ``replica.fetch.max.bytes``, ``max_wait_ms``: ``replica.fetch.wait.max.ms``.
 
         ``address_of``: where a broker listens, as far as is known; ``broker_epoch``: of this broker's present
         registration, -1 without one; ``broker_secret``: of the same. ``on_broken``: called on a fetching thread with a
         leader whose connection broke or was refused; it may block and must not raise. ``on_failure``: a defect ended a
-        thread.
+        thread. ``access``: how leaders are reached.
         """
         self._broker_id = broker_id
         self._max_bytes = max_bytes
@@ -80,6 +82,7 @@ class ReplicaFetching:
         self._throttle = throttle
         self._meters = meters
         self._on_failure = on_failure
+        self._access = access
         self._lock = threading.Lock()
         self._links: dict[tuple[int, Path], LeaderLink] = {}
         self._wanted: dict[TopicPartition, _Wanted] = {}
@@ -228,6 +231,7 @@ class ReplicaFetching:
             may_retire=self._may_retire,
             on_failure=self._on_failure,
             is_loading=lambda: bool(self._unloaded.get(disk)),
+            access=self._access,
         )
         return link if link.may_start() else None
 

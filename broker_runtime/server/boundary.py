@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +29,10 @@ from broker_runtime.contract.schema import check_text
 from broker_runtime.contract.schema.validity import check_values
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import is_out_of_threads
+from broker_runtime.security.credentials import NO_PROOF, Proof
+from broker_runtime.server.authentication import OPEN, Authenticator
 from broker_runtime.server.connections import parse_peer
-from broker_runtime.server.openings import client_id_of
+from broker_runtime.server.openings import MIDDLEWARE
 from broker_runtime.services.caller import Caller
 
 NO_MEMORY = "the broker has no memory left for this (memory.max.bytes); others may be done with theirs soon"
@@ -44,29 +47,41 @@ class PeerGoneError(Exception):
 class Call:
     """One call of a peer, from its beginning to its end. Used by its own thread only."""
 
-    def __init__(self, kind: str, peer: str, *, header: str = "") -> None:
+    def __init__(self, kind: str, peer: str, *, header: str = "", listener: str = "", proof: Proof = NO_PROOF) -> None:
         """``kind``: for the log. ``peer``: gRPC's name of it. ``header``: the client's own name in the call's headers
-        (`CLIENT_HEADER`), "" if there is none."""
+        (`CLIENT_HEADER`), "" if there is none. ``listener``: the name of the one that it came to. ``proof``: what its
+        headers prove."""
         self.kind = kind
         self.peer = parse_peer(peer)
         address = peer if self.peer is None else str(Address(*self.peer))
-        self.caller = Caller(client_id=header, address=address)
+        self.caller = Caller(
+            client_id=header,
+            address=address,
+            principal=proof.principal,
+            listener=listener,
+            is_broker=proof.is_broker,
+            credential=proof.credential,
+        )
 
     def made_by(self, client_id: str) -> Caller:
         """The caller, once the call's first message is decoded, in which the client names itself ``client_id``."""
         if client_id:
-            self.caller = Caller(client_id=client_id, address=self.caller.address)
+            self.caller = replace(self.caller, client_id=client_id)
         return self.caller
 
 
 @contextmanager
-def answering(kind: str, context: Any) -> Iterator[Call]:
+def answering(kind: str, context: Any, listener: Authenticator = OPEN) -> Iterator[Call]:
     """Around everything that a call does: raises only Flight exceptions that the peer may see.
 
-    ``context``: Flight's `ServerCallContext`.
+    ``context``: Flight's `ServerCallContext`. ``listener``: who says who its callers are.
     """
-    call = Call(kind, context.peer(), header=client_id_of(context))
+    opening = context.get_middleware(MIDDLEWARE)
+    header, proof = ("", NO_PROOF) if opening is None else (opening.client_id, opening.proof)
+    call = Call(kind, context.peer(), header=header, listener=listener.name, proof=proof)
     try:
+        if listener.asks_for_certificates:
+            call.caller = replace(call.caller, principal=listener.principal_of(context.peer_identity()))
         yield call
     except Exception as error:  # noqa: BLE001 - the boundary: a peer must not see a traceback
         raise wire_error(error, call.kind, call.caller) from None

@@ -47,13 +47,13 @@ class ConnectionWatch:
         self._open_files = open_files
         self._others = 0  # open files that were no connections, when connections were counted last
         self._is_held = False
-        self._port = 0
+        self._ports: connections.Ports = frozenset()
         # Retried: there was no descriptor or memory left to count with, and there may be soon.
         self._worker = Worker("connection-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
-    def start(self, port: int) -> None:
-        """Begins to watch the connections to ``port``."""
-        self._port = port
+    def start(self, ports: connections.Ports) -> None:
+        """Begins to watch the connections to ``ports``."""
+        self._ports = ports
         connections.keep_descriptor()
         self._worker.start()
 
@@ -67,7 +67,7 @@ class ConnectionWatch:
         open_files = self._open_files(self._limit)
         if open_files is not None and open_files - self._others <= self._limit and not self._is_held:
             return 0
-        found = connections.traffic(self._port)
+        found = connections.traffic(self._ports)
         self._others = 0 if open_files is None else max(0, open_files - len(found))
         if len(found) <= self._limit:
             self._hold_new(False)
@@ -77,7 +77,7 @@ class ConnectionWatch:
         idle = sorted((each.received_bytes, at) for at, each in found.items() if at not in streaming)
         cut = idle[: len(found) - self._limit * 3 // 4]
         for _, address in cut:
-            connections.reset_now(found[address].descriptor, self._port, address)
+            connections.reset_now(found[address].descriptor, self._ports, address)
         if cut:
             hosts = sorted({address.host for _, address in cut})
             event(
@@ -93,7 +93,7 @@ class ConnectionWatch:
 
     def _hold_new(self, is_held: bool) -> None:
         if is_held != self._is_held:
-            connections.hold_new(self._port, is_held, why=_WHY_HELD)
+            connections.hold_new(self._ports, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
     def _watch(self) -> float:

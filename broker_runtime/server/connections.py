@@ -128,6 +128,10 @@ class PeerAddress(NamedTuple):
     port: int
 
 
+Ports = frozenset[int]
+"""Those of this process's listeners that are meant."""
+
+
 class Traffic(NamedTuple):
     """A connection at one moment. ``descriptor`` belongs to gRPC, and may soon be another connection's."""
 
@@ -196,8 +200,8 @@ def connections_to(peers: Collection[PeerAddress]) -> dict[PeerAddress, socket.s
     return found
 
 
-def idle_connections(local_port: int, idle_s: float) -> dict[PeerAddress, socket.socket]:
-    """Connections that peers made to ``local_port`` and on which they have sent nothing for ``idle_s``. Close them.
+def idle_connections(ports: Ports, idle_s: float) -> dict[PeerAddress, socket.socket]:
+    """Connections that peers made to ``ports`` and on which they have sent nothing for ``idle_s``. Close them.
 
     Empty where the system does not say (not Linux).
     """
@@ -208,7 +212,7 @@ def idle_connections(local_port: int, idle_s: float) -> dict[PeerAddress, socket
             continue
         address = _peer_of(duplicate)
         # One of the numbers listed was that of the listing itself; a duplicate of this loop may have it by now.
-        if address is not None and address not in found and duplicate.getsockname()[1] == local_port:
+        if address is not None and address not in found and duplicate.getsockname()[1] in ports:
             info = _tcp_info(duplicate)
             if info is not None and struct.unpack_from("=I", info, _LAST_DATA_RECEIVED_AT)[0] >= idle_s * 1000:
                 found[address] = duplicate
@@ -234,8 +238,8 @@ def bytes_acknowledged(connection: socket.socket) -> int | None:
     return acknowledged
 
 
-def traffic(local_port: int, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
-    """What was received and sent on each connection that a peer made to ``local_port``. Empty where the system does not
+def traffic(ports: Ports, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
+    """What was received and sent on each connection that a peer made to ``ports``. Empty where the system does not
     say (not Linux).
 
     A peer may connect to two of this machine's addresses from one port of its own. Calls are known by the peer's end
@@ -253,13 +257,13 @@ def traffic(local_port: int, *, ends_twins: bool = False) -> dict[PeerAddress, T
         info_size.value = _TCP_INFO_BYTES
         if get(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, info, size) or info_size.value != _TCP_INFO_BYTES:
             continue
-        address = _peer_at(descriptor, local_port)
+        address = _peer_at(descriptor, ports)
         if address is not None:
             info_size.value, cookie.value = 8, 0
             get(descriptor, socket.SOL_SOCKET, _SO_COOKIE, ctypes.byref(cookie), size)
             if address in found:
                 if ends_twins and found[address].cookie != cookie.value:  # else a duplicate
-                    reset_now(descriptor, local_port, address)
+                    reset_now(descriptor, ports, address)
                 continue
             acknowledged_bytes, received_bytes = struct.unpack_from("=QQ", info, _BYTES_ACKED_AT)
             found[address] = Traffic(descriptor, received_bytes, acknowledged_bytes, cookie.value)
@@ -275,29 +279,27 @@ def refused_count(descriptor: int) -> int:
     return int(struct.unpack_from("=I", text, _REFUSED_AT)[0])
 
 
-def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+def reset(descriptor: int, ports: Ports, address: PeerAddress) -> bool:
     """Ends the connection that `traffic` found, for both sides, at once, and drops what the kernel has received on it
     and nobody has read: after `cut` that would still be read, up to tens of megabytes. False: it no longer exists.
 
     Blocks while a thread reads from it.
     """
-    return _system is not None and _reset(_system_that_may_block, descriptor, local_port, address)
+    return _system is not None and _reset(_system_that_may_block, descriptor, ports, address)
 
 
-def reset_now(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+def reset_now(descriptor: int, ports: Ports, address: PeerAddress) -> bool:
     """As `reset`, without releasing the interpreter's lock: for connections from which only little is read at a time,
     and where thousands of threads wait for that lock."""
-    return _system is not None and _reset(_system, descriptor, local_port, address)
+    return _system is not None and _reset(_system, descriptor, ports, address)
 
 
-def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerAddress) -> bool:
+def _reset(system: ctypes.CDLL, descriptor: int, ports: Ports, address: PeerAddress) -> bool:
     assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
-        return _with_kept(
-            descriptor, local_port, address, lambda kept: _system.connect(kept, _NOWHERE, len(_NOWHERE)) == 0
-        )
-    is_there = _peer_at(own, local_port) == address
+        return _with_kept(descriptor, ports, address, lambda kept: _system.connect(kept, _NOWHERE, len(_NOWHERE)) == 0)
+    is_there = _peer_at(own, ports) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
         system.connect(own, _NOWHERE, len(_NOWHERE))
@@ -305,46 +307,49 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     return is_there
 
 
-def _with_kept(descriptor: int, local_port: int, address: PeerAddress, do: Callable[[int], bool]) -> bool:
+def _with_kept(descriptor: int, ports: Ports, address: PeerAddress, do: Callable[[int], bool]) -> bool:
     """Does that with the descriptor that is kept, made a duplicate of this one. False: the connection does not exist,
     none is kept, or it failed."""
     assert _system is not None
     with _keeping:
         if not _kept or _system.dup2(descriptor, _kept[0]) < 0:
             return False
-        is_done = _peer_at(_kept[0], local_port) == address and do(_kept[0])
+        is_done = _peer_at(_kept[0], ports) == address and do(_kept[0])
         _system.dup2(_kept[1], _kept[0])  # the connection must not last as long as this
         return is_done
 
 
-def hold_new(local_port: int, is_held: bool, *, why: str) -> None:
-    """While held, no connection to ``local_port`` is accepted: the kernel drops the packets that would open one, and
+def hold_new(ports: Ports, is_held: bool, *, why: str) -> None:
+    """While held, no connection to ``ports`` is accepted: the kernel drops the packets that would open one, and
     peers try again after a second, then after two more, and so on. Held for as long as there is any reason (``why``).
     Does nothing where the system cannot (not Linux)."""
     with _filtering_new:
-        (_held.add if is_held else _held.discard)((local_port, why))
-        _filter_new(local_port)
+        for port in ports:
+            (_held.add if is_held else _held.discard)((port, why))
+            _filter_new(port)
 
 
-def bound_new(local_port: int, is_bounded: bool) -> None:
-    """While bounded, connections to ``local_port`` begin with the first of `TAKES_TO_BARRIER`, and keep it until they
+def bound_new(ports: Ports, is_bounded: bool) -> None:
+    """While bounded, connections to ``ports`` begin with the first of `TAKES_TO_BARRIER`, and keep it until they
     get another filter; and the kernel keeps the packet that begins each, for `first_sequence`. Does nothing where the
     system cannot (not Linux)."""
     with _filtering_new:
-        (_bounded.add if is_bounded else _bounded.discard)(local_port)
-        _filter_new(local_port)
-        for descriptor in _listening_at(local_port):
+        for port in ports:
+            (_bounded.add if is_bounded else _bounded.discard)(port)
+            _filter_new(port)
+        for descriptor in _listening_at(ports):
             assert _system is not None
             value = ctypes.byref(ctypes.c_uint32(is_bounded))
             _system.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVE_SYN, value, 4)
 
 
-def confine_new(local_port: int, is_confined: bool) -> None:
-    """While confined, connections to ``local_port`` begin with `TAKES_SMALL`, and keep it until they get another
+def confine_new(ports: Ports, is_confined: bool) -> None:
+    """While confined, connections to ``ports`` begin with `TAKES_SMALL`, and keep it until they get another
     filter. Does nothing where the system cannot (not Linux)."""
     with _filtering_new:
-        (_confined.add if is_confined else _confined.discard)(local_port)
-        _filter_new(local_port)
+        for port in ports:
+            (_confined.add if is_confined else _confined.discard)(port)
+            _filter_new(port)
 
 
 def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
@@ -374,7 +379,7 @@ def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
     return (int(syn) + 1) % (1 << 32) if peer_port == address.port else None
 
 
-def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: Filter | None) -> bool:
+def set_filter(descriptor: int, ports: Ports, address: PeerAddress, wanted: Filter | None) -> bool:
     """Gives the connection that `traffic` found this filter, or none. False: it no longer exists, or the system
     refused it.
 
@@ -384,8 +389,8 @@ def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: F
         return False
     own = _system.dup(descriptor)
     if own < 0:
-        return _with_kept(descriptor, local_port, address, lambda kept: _attach(kept, wanted))
-    is_set = _peer_at(own, local_port) == address and _attach(own, wanted)
+        return _with_kept(descriptor, ports, address, lambda kept: _attach(kept, wanted))
+    is_set = _peer_at(own, ports) == address and _attach(own, wanted)
     _system.close(own)
     return is_set
 
@@ -398,23 +403,23 @@ def _attach(descriptor: int, wanted: Filter | None) -> bool:
     return wanted is None or not failed
 
 
-def _filter_new(local_port: int) -> None:
-    is_held = any(port == local_port for port, _ in _held)
-    bounded = TAKES_TO_BARRIER[0] if local_port in _bounded else None
-    new = TAKES_SMALL if local_port in _confined else bounded
-    for descriptor in _listening_at(local_port):
+def _filter_new(port: int) -> None:
+    is_held = any(held == port for held, _ in _held)
+    bounded = TAKES_TO_BARRIER[0] if port in _bounded else None
+    new = TAKES_SMALL if port in _confined else bounded
+    for descriptor in _listening_at(frozenset({port})):
         _attach(descriptor, TAKES_NOTHING if is_held else new)
 
 
-def _listening_at(local_port: int) -> Iterator[int]:
-    """The descriptors of sockets that listen on ``local_port``."""
+def _listening_at(ports: Ports) -> Iterator[int]:
+    """The descriptors of sockets that listen on ``ports``."""
     if _system is None:
         return
     listens, size = ctypes.c_uint32(), ctypes.c_uint32()
     for descriptor in range(_descriptor_limit()):
         size.value, listens.value = 4, 0
         argument = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(listens), ctypes.byref(size))
-        if not _system.getsockopt(descriptor, *argument) and listens.value and _port_at(descriptor) == local_port:
+        if not _system.getsockopt(descriptor, *argument) and listens.value and _port_at(descriptor) in ports:
             yield descriptor
 
 
@@ -430,10 +435,10 @@ def _descriptor_limit() -> int:
     return int(text.value[text.value.index(b"FDSize:") + 7 :].split(None, 1)[0])
 
 
-def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
-    """The peer of a connection to ``local_port``; None if it is none."""
+def _peer_at(descriptor: int, ports: Ports) -> PeerAddress | None:
+    """The peer of a connection to ``ports``; None if it is none."""
     assert _system is not None
-    if _port_at(descriptor) != local_port:
+    if _port_at(descriptor) not in ports:
         return None
     name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
     if _system.getpeername(descriptor, name, ctypes.byref(name_size)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     NotSupportedError,
+    SetupError,
     TooManyStreamsError,
 )
 from broker_runtime.contract.events import event
@@ -36,12 +37,15 @@ from broker_runtime.contract.flight import (
     frames_batch,
     metadata,
 )
+from broker_runtime.contract.security import PemFiles
+from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.ports import require_free_port
+from broker_runtime.server.authentication import OPEN, Authenticator
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
-from broker_runtime.server.connections import allow_open_files
+from broker_runtime.server.connections import Ports, allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
 from broker_runtime.server.memory_watch import MemoryWatch
 from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, Patience, opened
@@ -88,17 +92,35 @@ class Services:
     produce_budget: ByteBudget  # for frames between their arrival and the end of their append
     meters: Meters = NO_METERS
     is_broker: Callable[[Headers], bool] = lambda headers: False  # whether a call's headers prove that it is a broker's
+    is_current: Callable[[Caller], bool] = lambda caller: (
+        True
+    )  # whether what the caller proved itself with still counts
 
 
-class PylogFlightServer(flight.FlightServerBase):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerPlan:
+    """A listener that is to be: where, who asks its callers for what, and its certificates where it speaks TLS."""
+
+    address: Address
+    authenticator: Authenticator = OPEN
+    tls: PemFiles | None = None
+
+
+class PylogFlightServer:
     """Serves from its construction on; `stop` ends it."""
 
-    def __init__(self, host: str, port: int, *, services: Services, max_streams: int, memory_bytes: int) -> None:
-        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`.
+    def __init__(
+        self, listeners: Sequence[ListenerPlan], *, services: Services, max_streams: int, memory_bytes: int
+    ) -> None:
+        """Listens (port 0: at any free one, see `ports`). Raises `PortInUseError`, `SetupError`, and
+        `InvalidConfigError` for certificates that are not right.
 
         ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
         """
-        require_free_port(host, port)
+        for plan in listeners:
+            require_free_port(plan.address.host, plan.address.port)
+            if plan.tls is not None:
+                plan.tls.check()
         thread_limit.prepare()
         max_connections = _allow_connections(_CONNECTIONS_PER_STREAM * max_streams)
         unknown = set(services.actions) - set(ACTIONS)
@@ -109,9 +131,11 @@ class PylogFlightServer(flight.FlightServerBase):
             stream_count=lambda: len(self._streams),
             streaming=lambda: self._streams.streaming(),
         )
-        openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._is_full)
+        self._openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._is_full)
         self._streams = StreamTable(
-            max_streams, patience=lambda: Patience.least([openings.patience(), self._thread_watch.patience()])
+            max_streams,
+            patience=lambda: Patience.least([self._openings.patience(), self._thread_watch.patience()]),
+            is_current=services.is_current,
         )
         self._memory_watch = MemoryWatch(
             memory_bytes,
@@ -124,24 +148,38 @@ class PylogFlightServer(flight.FlightServerBase):
         self._action_budget = ByteBudget(_ACTION_BYTES)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
-        bracketed = f"[{host}]" if ":" in host else host
+        self._listeners: list[_Listener] = []
+        known = frozenset(plan.address.port for plan in listeners)
         try:
-            if port:  # a flood may be waiting for this very port
-                self._start_watches(port)
-            super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
-            if port:
+            if 0 not in known:  # a flood may be waiting for these very ports
+                self._start_watches(known)
+            for plan in listeners:
+                self._listeners.append(_Listener(plan, calls=self, openings=self._openings))
+            if 0 not in known:
                 self._memory_watch.bound_new()
             else:
-                self._start_watches(self.port)
+                self._start_watches(frozenset(self.ports.values()))
         except BaseException:
+            for listener in self._listeners:
+                listener.shutdown()
             self._stop_watches()
             raise
 
-    def _start_watches(self, port: int) -> None:
-        self._streams.start(port)
-        self._memory_watch.start(port)
-        self._thread_watch.start(port)
-        self._connection_watch.start(port)
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where it listens, by the listeners' names."""
+        return {listener.name: listener.port for listener in self._listeners}
+
+    @property
+    def port(self) -> int:
+        """That of the first listener."""
+        return int(self._listeners[0].port)
+
+    def _start_watches(self, ports: Ports) -> None:
+        self._streams.start(ports)
+        self._memory_watch.start(ports)
+        self._thread_watch.start(ports)
+        self._connection_watch.start(ports)
 
     def _stop_watches(self) -> None:
         self._streams.stop()
@@ -167,7 +205,7 @@ class PylogFlightServer(flight.FlightServerBase):
         """
         deadline = Deadline(timeout_s)
         self._streams.refuse_new()
-        ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
+        ending = threading.Thread(target=self._shut_down, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(min(_GRACE_S, timeout_s))
         while ending.is_alive() and not deadline.expired:
@@ -178,22 +216,32 @@ class PylogFlightServer(flight.FlightServerBase):
             event(_logger, "stop server", level=logging.WARNING, calls_left=len(self._streams), waited_s=timeout_s)
         return not ending.is_alive()
 
+    def _shut_down(self) -> None:
+        """Ends all listeners at once: each waits for its calls."""
+        ending = [
+            threading.Thread(target=each.shutdown, name="flight-shutdown", daemon=True) for each in self._listeners
+        ]
+        for thread in ending:
+            thread.start()
+        for thread in ending:
+            thread.join()
+
     def stream_kinds(self) -> list[str]:
         """The kind of every open stream, sorted."""
         return self._streams.kinds()
 
     # --- actions ---
 
-    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+    def list_actions(self, listener: Authenticator, context: Any) -> list[tuple[str, str]]:
         """Names of the actions, with what they take and give."""
         return [(name, f"{kinds.request.__name__} → {kinds.response.__name__}") for name, kinds in ACTIONS.items()]
 
-    def do_action(self, context: Any, action: Any) -> list[Any]:
+    def do_action(self, listener: Authenticator, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
         name, body = action.type, action.body
         size_bytes = 0 if body is None else body.size
         with (
-            answering(f"action {name[:64]}", context) as call,
+            answering(f"action {name[:64]}", context, listener) as call,
             self._streams.acting(call.peer, size_bytes),
             self._one_more_action(),
         ):
@@ -233,11 +281,11 @@ class PylogFlightServer(flight.FlightServerBase):
 
     # --- streams ---
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+    def do_put(self, listener: Authenticator, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A produce stream, or ordinary batches for a topic."""
         opened(context)
         self._memory_watch.renew_credits_for_stream()
-        with answering("put", context) as call:
+        with answering("put", context, listener) as call:
             if descriptor.descriptor_type == flight.DescriptorType.PATH:
                 parse_path(descriptor.path)
                 with self._open("plain-put", call, read_limit_s=PLAIN_PAUSE_LIMIT_S) as stream:
@@ -259,10 +307,10 @@ class PylogFlightServer(flight.FlightServerBase):
                     stream=stream,
                 ).serve()
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+    def do_exchange(self, listener: Authenticator, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A fetch session, of a consumer or a follower."""
         opened(context)
-        with answering("exchange", context) as call:
+        with answering("exchange", context, listener) as call:
             _, hello = decode_opening(descriptor.command, Opening.FETCH)
             assert isinstance(hello, streams.FetchHello)
             caller = call.made_by(hello.client_id)
@@ -277,9 +325,9 @@ class PylogFlightServer(flight.FlightServerBase):
                     raise InvalidRequestError("a fetch session's schema is one binary column 'frames', not null")
                 FetchSession(reader, writer, service=self._services.fetch, stream=stream).serve()
 
-    def do_get(self, context: Any, ticket: Any) -> Any:
+    def do_get(self, listener: Authenticator, context: Any, ticket: Any) -> Any:
         """A read, or a partition as ordinary batches."""
-        with answering("get", context) as call:
+        with answering("get", context, listener) as call:
             kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
             if isinstance(request, streams.ReadRequest):
                 caller = call.made_by(request.client_id)
@@ -321,20 +369,81 @@ class PylogFlightServer(flight.FlightServerBase):
 
     # --- the plain dialect's descriptions ---
 
-    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+    def list_flights(self, listener: Authenticator, context: Any, criteria: bytes) -> Iterator[Any]:
         """All topics."""
-        with answering("list flights", context) as call:
-            return iter(list(self._plain.list_topics(call.caller)))
+        with answering("list flights", context, listener) as call:
+            return iter(list(self._plain.list_topics(call.caller, uses_tls=listener.protocol.uses_tls)))
+
+    def get_flight_info(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
+        """A topic's columns, and an endpoint for each partition."""
+        with answering("flight info", context, listener) as call:
+            return self._plain.describe(call.caller, _topic_of(descriptor), uses_tls=listener.protocol.uses_tls)
+
+    def get_schema(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
+        """A topic's columns."""
+        with answering("schema", context, listener) as call:
+            return flight.SchemaResult(self._services.plain.schema(call.caller, _topic_of(descriptor)))
+
+
+class _Listener(flight.FlightServerBase):
+    """One port. Which calls come in, and from whom, is for it to say; what is done is the same for all."""
+
+    def __init__(self, plan: ListenerPlan, *, calls: PylogFlightServer, openings: Openings) -> None:
+        """Listens from now on. Raises `SetupError`, `InvalidConfigError`."""
+        self._calls = calls
+        self._authenticator = plan.authenticator
+        host, port = plan.address
+        arguments: dict[str, Any] = {"middleware": {MIDDLEWARE: _Beginnings(openings, plan.authenticator)}}
+        scheme = "grpc"
+        if plan.tls is not None:
+            scheme = "grpc+tls"  # without it Flight would ignore the certificates, and say nothing
+            arguments["tls_certificates"] = [plan.tls.own_pair()]
+            if plan.authenticator.asks_for_certificates:
+                arguments |= {"verify_client": True, "root_certificates": plan.tls.roots()}
+        elif plan.authenticator.protocol.uses_tls:
+            raise SetupError(f"listener {self.name} speaks {plan.authenticator.protocol.value}, and has no certificate")
+        bracketed = f"[{host}]" if ":" in host else host
+        super().__init__(f"{scheme}://{bracketed}:{port}", **arguments)
+
+    @property
+    def name(self) -> str:
+        return self._authenticator.name
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return self._calls.list_actions(self._authenticator, context)
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        return self._calls.do_action(self._authenticator, context, action)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._calls.do_put(self._authenticator, context, descriptor, reader, writer)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._calls.do_exchange(self._authenticator, context, descriptor, reader, writer)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        return self._calls.do_get(self._authenticator, context, ticket)
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        return self._calls.list_flights(self._authenticator, context, criteria)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """A topic's columns, and an endpoint for each partition."""
-        with answering("flight info", context) as call:
-            return self._plain.describe(call.caller, _topic_of(descriptor))
+        return self._calls.get_flight_info(self._authenticator, context, descriptor)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """A topic's columns."""
-        with answering("schema", context) as call:
-            return flight.SchemaResult(self._services.plain.schema(call.caller, _topic_of(descriptor)))
+        return self._calls.get_schema(self._authenticator, context, descriptor)
+
+
+class _Beginnings(flight.ServerMiddlewareFactory):
+    """The calls that begin at one listener."""
+
+    def __init__(self, openings: Openings, authenticator: Authenticator) -> None:
+        super().__init__()
+        self._openings = openings
+        self._authenticator = authenticator
+
+    def start_call(self, info: Any, headers: Headers) -> Any:
+        return self._openings.start_call(info, headers, self._authenticator.authenticate)
 
 
 def _topic_of(descriptor: Any) -> str:

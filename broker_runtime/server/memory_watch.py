@@ -174,7 +174,7 @@ class MemoryWatch:
         self._is_held = False  # no new connections are accepted at present
         self._cut_s = -_CALLS_FREED_WITHIN_S  # when a connection was cut last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
-        self._port = 0
+        self._ports: connections.Ports = frozenset()
         # Retried: there was no descriptor or memory left to check with, and there may be soon.
         retried = (OSError, MemoryError)
         self._worker = Worker(
@@ -189,9 +189,9 @@ class MemoryWatch:
             for number in range(_ORDER_WORKERS)
         ]
 
-    def start(self, port: int) -> None:
-        """Begins to watch the connections to ``port``. Where nothing listens yet, `bound_new` follows when it does."""
-        self._port = port
+    def start(self, ports: connections.Ports) -> None:
+        """Begins to watch the connections to ``ports``. Where nothing listens yet, `bound_new` follows when it does."""
+        self._ports = ports
         self.bound_new()
         for worker in (self._worker, *self._order_workers):
             worker.start()
@@ -199,10 +199,10 @@ class MemoryWatch:
     def bound_new(self) -> None:
         """Bounds connections from their first byte on, which the socket that listens has to be told."""
         with self._stepping:
-            self._credits.start(self._port)
-            for address, each in connections.traffic(self._port).items():
+            self._credits.start(self._ports)
+            for address, each in connections.traffic(self._ports).items():
                 # It was made before that, so its beginning may be unknown for good. Its peer connects again.
-                connections.reset_now(each.descriptor, self._port, address)
+                connections.reset_now(each.descriptor, self._ports, address)
 
     def stop(self) -> None:
         """Ends the threads; waits up to a second for the one that checks."""
@@ -303,7 +303,7 @@ class MemoryWatch:
     def _check_connections(self, memory_bytes: int, now_s: float, *, may_cut: bool = True) -> tuple[int, bool]:
         """Renews credits, and cuts the connections that are to be cut; returns how many, and whether little is
         untaken."""
-        found = connections.traffic(self._port, ends_twins=True)
+        found = connections.traffic(self._ports, ends_twins=True)
         taken = self._taken_bytes()  # after `found`: in the other order, bytes taken meanwhile would count as untaken
         self._progress = (memory_bytes, sum(taken.values()))
         self._update(found, taken, self._content_bytes(), now_s)
@@ -424,7 +424,7 @@ class MemoryWatch:
     def _hold_new(self, is_held: bool) -> None:
         if is_held != self._is_held:
             self._is_held = is_held
-            connections.hold_new(self._port, is_held, why=_WHY_HELD)
+            connections.hold_new(self._ports, is_held, why=_WHY_HELD)
 
     def _order(self, work: Callable[[], object]) -> None:
         if self._worker.is_running:
@@ -500,7 +500,7 @@ class MemoryWatch:
         """A broker without a watch serves on: no connection is left with a credit that nobody renews."""
         self._has_ended = True
         self._hold_new(False)
-        self._credits.lift(connections.traffic(self._port))
+        self._credits.lift(connections.traffic(self._ports))
 
     def _carry_out_order(self) -> None:
         try:
@@ -509,9 +509,9 @@ class MemoryWatch:
             return
         order()
 
-    def _end(self, address: PeerAddress, reset: Callable[[int, int, PeerAddress], object]) -> None:
+    def _end(self, address: PeerAddress, reset: Callable[[int, connections.Ports, PeerAddress], object]) -> None:
         try:
-            reset(self._ending[address], self._port, address)
+            reset(self._ending[address], self._ports, address)
         finally:
             del self._ending[address]
 

@@ -19,9 +19,15 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, TooManyStreamsError
+from broker_runtime.contract.errors import (
+    BrokerOverloadedError,
+    BrokerUnavailableError,
+    PylogError,
+    TooManyStreamsError,
+)
 from broker_runtime.contract.flight import CLIENT_HEADER, to_flight_error
 from broker_runtime.contract.waiting import CLOCK, Clock
+from broker_runtime.security.credentials import NO_PROOF, Proof
 
 MIDDLEWARE: Final = "openings"
 _SILENT_METHODS: Final = frozenset({flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_EXCHANGE})
@@ -60,13 +66,14 @@ class Patience:
 
 class OpeningCall(flight.ServerMiddleware):
     """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted. ``client_id``: the
-    client's own name in the call's headers, "" if there is none."""
+    client's own name in the call's headers, "" if there is none. ``proof``: what the headers prove."""
 
-    def __init__(self, openings: Openings, since_s: float | None, client_id: str) -> None:
+    def __init__(self, openings: Openings, since_s: float | None, client_id: str, proof: Proof = NO_PROOF) -> None:
         super().__init__()
         self._openings = openings
         self.since_s = since_s
         self.client_id = client_id
+        self.proof = proof
 
     def opened(self) -> None:
         """Its first message has come."""
@@ -77,7 +84,7 @@ class OpeningCall(flight.ServerMiddleware):
         self._openings.forget(self)
 
 
-class Openings(flight.ServerMiddlewareFactory):
+class Openings:
     """All silent calls of the broker. Thread-safe."""
 
     def __init__(
@@ -91,7 +98,6 @@ class Openings(flight.ServerMiddlewareFactory):
         """``max_streams``: ``max.connections``; a quarter of it may be opening at a time, at least `_LEAST`.
         ``is_broker``: whether a call's headers prove that it is another broker's; must not block nor raise.
         ``is_full``: whether calls of any method are to be refused at present; likewise."""
-        super().__init__()
         self.limit = self.limit_of(max_streams)
         self._is_broker = is_broker
         self._is_full = is_full
@@ -109,13 +115,18 @@ class Openings(flight.ServerMiddlewareFactory):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def start_call(self, info: Any, headers: Headers) -> OpeningCall:
-        """Counts the call, or refuses it. Raises Flight errors only: any other would show the peer a traceback."""
+    def start_call(self, info: Any, headers: Headers, authenticate: Callable[[Headers], Proof] | None = None) -> Any:
+        """Counts the call, or refuses it. Raises Flight errors only: any other would show the peer a traceback.
+
+        ``authenticate``: what the headers prove; raises `SaslAuthenticationError` if that is not enough.
+        """
         try:
-            if self._is_full() and not self._is_broker(headers):
+            is_broker = self._is_broker(headers)
+            if self._is_full() and not is_broker:
                 raise to_flight_error(BrokerOverloadedError(_TOO_MANY_CALLS))
-            is_counted = info.method in _SILENT_METHODS and not self._is_broker(headers)
-            call = OpeningCall(self, self._clock.now_s() if is_counted else None, _client_id_in(headers))
+            proof = Proof(is_broker=True) if is_broker else NO_PROOF if authenticate is None else authenticate(headers)
+            is_counted = info.method in _SILENT_METHODS and not is_broker
+            call = OpeningCall(self, self._clock.now_s() if is_counted else None, _client_id_in(headers), proof)
             if not is_counted:
                 return call
             with self._lock:
@@ -125,6 +136,8 @@ class Openings(flight.ServerMiddlewareFactory):
                 self._has_refused = True
         except flight.FlightError:
             raise
+        except PylogError as error:
+            raise to_flight_error(error) from None
         except Exception as error:  # noqa: BLE001 - the boundary of a call that has no other yet
             raise to_flight_error(BrokerUnavailableError(f"the call cannot begin ({type(error).__name__})")) from None
         raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))
@@ -165,12 +178,6 @@ def opened(context: Any) -> None:
     call = context.get_middleware(MIDDLEWARE)
     if call is not None:
         call.opened()
-
-
-def client_id_of(context: Any) -> str:
-    """The client's own name in the headers of this handler's call; "" if there is none."""
-    call = context.get_middleware(MIDDLEWARE)
-    return "" if call is None else str(call.client_id)
 
 
 def _client_id_in(headers: Headers) -> str:

@@ -28,8 +28,10 @@ class PlainDialect:
         self._service = service
         self._cluster = cluster
 
-    def describe(self, caller: Caller, topic: str) -> Any:
-        """The topic's `FlightInfo`. Raises `UnknownTopicOrPartitionError`."""
+    def describe(self, caller: Caller, topic: str, *, uses_tls: bool) -> Any:
+        """The topic's `FlightInfo`. Raises `UnknownTopicOrPartitionError`. ``uses_tls``: as the listener that was asked
+        does."""
+        location = flight.Location.for_grpc_tls if uses_tls else flight.Location.for_grpc_tcp
         schema = self._service.schema(caller, topic)
         metadata_response = self._cluster(caller, MetadataRequest(topics=(topic,)))
         addresses = {broker.broker_id: (broker.host, broker.port) for broker in metadata_response.brokers}
@@ -43,16 +45,16 @@ class PlainDialect:
         for number, ticket, count in self._service.partitions(caller, topic):
             leader = leaders.get(number)
             where = addresses.get(leader) if leader is not None else None
-            locations = [flight.Location.for_grpc_tcp(*where)] if where is not None else []
+            locations = [location(*where)] if where is not None else []
             endpoints.append(flight.FlightEndpoint(encode_opening(Opening.PLAIN, ticket), locations))
             records = -1 if count < 0 or records < 0 else records + count
         return flight.FlightInfo(schema, flight.FlightDescriptor.for_path(topic), endpoints, records, -1)
 
-    def list_topics(self, caller: Caller) -> Iterator[Any]:
+    def list_topics(self, caller: Caller, *, uses_tls: bool) -> Iterator[Any]:
         """The `FlightInfo` of every topic."""
         for topic in self._service.topic_names(caller):
             try:
-                yield self.describe(caller, topic)
+                yield self.describe(caller, topic, uses_tls=uses_tls)
             except PylogError:
                 continue  # deleted meanwhile
 

@@ -65,10 +65,10 @@ class _Blind:
 
 
 class ReceiveCredits:
-    """The credits of connections to one port. Not thread-safe."""
+    """The credits of connections to one broker. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._port = 0
+        self._ports: connections.Ports = frozenset()
         self._first: dict[PeerAddress, int] = {}
         self._credits: dict[PeerAddress, _Credit] = {}
         self._cookies: dict[PeerAddress, int] = {}
@@ -76,15 +76,15 @@ class ReceiveCredits:
         self._is_crowded = False
         self._least_bytes = 0
 
-    def start(self, port: int) -> None:
-        """Begins; the first sequence numbers of connections made to ``port`` before this are not known."""
-        self._port = port
-        connections.bound_new(port, True)
+    def start(self, ports: connections.Ports) -> None:
+        """Begins; the first sequence numbers of connections made to ``ports`` before this are not known."""
+        self._ports = ports
+        connections.bound_new(ports, True)
 
     def stop(self) -> None:
         """New connections are not bounded any more. Those that are there keep their filters."""
-        connections.confine_new(self._port, False)
-        connections.bound_new(self._port, False)
+        connections.confine_new(self._ports, False)
+        connections.bound_new(self._ports, False)
 
     def lift(self, found: Mapping[PeerAddress, Traffic]) -> None:
         """Nothing is bounded any more, these connections neither: nobody will renew their credits."""
@@ -115,7 +115,7 @@ class ReceiveCredits:
         """
         if is_crowded != self._is_crowded:
             self._is_crowded = is_crowded
-            connections.confine_new(self._port, is_crowded)
+            connections.confine_new(self._ports, is_crowded)
         for gone in self._cookies.keys() - found.keys():
             self._forget(gone)
         shares = self._shares(found, taken_of_late, budget_bytes)
@@ -209,4 +209,4 @@ class ReceiveCredits:
         self._blind.pop(address, None)
 
     def _set(self, address: PeerAddress, descriptor: int, wanted: Filter | None) -> bool:
-        return connections.set_filter(descriptor, self._port, address, wanted)
+        return connections.set_filter(descriptor, self._ports, address, wanted)

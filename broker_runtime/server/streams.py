@@ -45,6 +45,8 @@ _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
 _JOIN_LIMIT_S = 2.0
 
+_WITHDRAWN = "its user was deleted, or has another password"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -109,12 +111,14 @@ class StreamTable:
         max_streams: int,
         *,
         patience: Callable[[], Patience | None] = lambda: None,
+        is_current: Callable[[Caller], bool] = lambda caller: True,
         clock: Clock = CLOCK,
     ) -> None:
         """``patience``: how long connections without a stream may stay now, because calls on some of them hold threads;
-        None: up to `MAX_IDLE_S`."""
+        None: up to `MAX_IDLE_S`. ``is_current``: whether a caller's credential still counts; looked at every second."""
         self._max_streams = max_streams
         self._patience = patience
+        self._is_current = is_current
         self._clock = clock
         self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of connections that may be open
         self._ended_content_bytes: Counter[PeerAddress] = Counter()  # likewise, without what they were sent in
@@ -126,7 +130,7 @@ class StreamTable:
         self._open: set[OpenStream] = set()
         self._limited = 0  # of them count for max.connections
         self._is_stopping = False
-        self._port = 0
+        self._ports: connections.Ports = frozenset()
         self._steps = 0
         # Retried: there was no descriptor or memory left to check with, and there may be in a second.
         self._watchdog = Worker("stream-watchdog", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
@@ -176,21 +180,21 @@ class StreamTable:
 
     # --- the watchdog ---
 
-    def start(self, port: int) -> None:
-        """Starts the thread that calls `step` once a second, and `sweep` once a minute for connections to ``port``."""
-        self._port = port
+    def start(self, ports: connections.Ports) -> None:
+        """Starts the thread that calls `step` once a second, and `sweep` once a minute for connections to ``ports``."""
+        self._ports = ports
         self._watchdog.start()
 
-    def sweep(self, port: int, max_idle_s: float = MAX_IDLE_S) -> int:
-        """Closes connections to ``port`` that have no streams and on which nothing comes; returns how many. Forgets
+    def sweep(self, ports: connections.Ports, max_idle_s: float = MAX_IDLE_S) -> int:
+        """Closes connections to ``ports`` that have no streams and on which nothing comes; returns how many. Forgets
         those that are closed."""
-        open_now = connections.traffic(port).keys()
+        open_now = connections.traffic(ports).keys()
         with self._lock:
             known = open_now | self._heard_s.keys()
             self._ended_bytes = Counter({at: sent for at, sent in self._ended_bytes.items() if at in known})
             self._ended_content_bytes = Counter({at: n for at, n in self._ended_content_bytes.items() if at in known})
             busy = {stream.address for stream in self._open}
-        idle = connections.idle_connections(port, max_idle_s)
+        idle = connections.idle_connections(ports, max_idle_s)
         cut = [connection for address, connection in idle.items() if address not in busy]
         for connection in cut:
             connections.cut(connection)
@@ -201,8 +205,12 @@ class StreamTable:
         return len(cut)
 
     def step(self) -> int:
-        """Closes the connections of silent peers; returns how many. Blocks for system calls only."""
+        """Closes the connections of silent peers, and of callers whose credential was withdrawn; returns how many.
+        Blocks for system calls only."""
         now_s = self._clock.now_s()
+        withdrawn = [stream for stream in tuple(self._open) if not self._is_current(stream.caller)]
+        if withdrawn:
+            self._cut_withdrawn(withdrawn)
         waiting = self._waiting(now_s)
         if not waiting:
             return 0
@@ -226,6 +234,17 @@ class StreamTable:
             for connection in sockets.values():
                 connection.close()
         return len(cut)
+
+    def _cut_withdrawn(self, streams: list[OpenStream]) -> None:
+        sockets = connections.connections_to({each.address for each in streams if each.address is not None})
+        try:
+            for stream in streams:
+                event(_logger, "cut connection", **stream.log_fields, error=_WITHDRAWN)
+                if stream.address in sockets and stream.address is not None:
+                    connections.cut(sockets[stream.address])
+        finally:
+            for connection in sockets.values():
+                connection.close()
 
     @contextmanager
     def acting(self, address: PeerAddress | None, size_bytes: int = 0) -> Iterator[None]:
@@ -283,8 +302,8 @@ class StreamTable:
                 found[stream.address] = Streaming(taken_bytes + stream.taken_bytes, is_broker or not stream.is_limited)
         return found
 
-    def cut_silent(self, port: int) -> int:
-        """Closes connections to ``port`` that may be those of silent calls, or of calls whose answers nobody takes, as
+    def cut_silent(self, ports: connections.Ports) -> int:
+        """Closes connections to ``ports`` that may be those of silent calls, or of calls whose answers nobody takes, as
         `Patience` says; returns how many.
 
         Of those without a stream, all; their clients open others when they call. An action excuses them while silent
@@ -302,7 +321,7 @@ class StreamTable:
         if patience is None:
             self._seen_s = {}
             return 0
-        found = connections.idle_connections(port, 0.0)
+        found = connections.idle_connections(ports, 0.0)
         self._seen_s = {at: self._seen_s.get(at, now_s) for at in found}
         cut = []
         for address, seen_s in self._seen_s.items():
@@ -360,9 +379,9 @@ class StreamTable:
     def _watch(self) -> float:
         self._steps += 1
         self.step()
-        self.cut_silent(self._port)
+        self.cut_silent(self._ports)
         if self._steps % _STEPS_PER_SWEEP == 0:
-            self.sweep(self._port)
+            self.sweep(self._ports)
         return _STEP_S
 
 

@@ -101,7 +101,7 @@ class ThreadWatch:
         self._before: dict[PeerAddress, tuple[int, int, int]] = {}  # received, acknowledged, taken by its streams
         self._checking = threading.Lock()
         self._cut: deque[tuple[PeerAddress, int, int]] = deque()  # to be logged: writing may wait
-        self._port = 0
+        self._ports: connections.Ports = frozenset()
         # Retried: there was no descriptor or memory left to count with, and there may be soon.
         self._worker = Worker(
             "thread-watch",
@@ -111,9 +111,9 @@ class ThreadWatch:
             again_s=_STEP_S,
         )
 
-    def start(self, port: int) -> None:
-        """Begins to watch the threads, and the connections to ``port``."""
-        self._port = port
+    def start(self, ports: connections.Ports) -> None:
+        """Begins to watch the threads, and the connections to ``ports``."""
+        self._ports = ports
         self._worker.start()
 
     def stop(self) -> None:
@@ -165,7 +165,7 @@ class ThreadWatch:
         is_over = self._is_held and self._excess <= self._limit // 2
         if not is_many:
             self._helped_s = now_s
-        is_time = is_many and bool(self._port) and now_s - self._checked_s >= _CHECK_EVERY_S
+        is_time = is_many and bool(self._ports) and now_s - self._checked_s >= _CHECK_EVERY_S
         if not (is_over or is_time) or not self._checking.acquire(blocking=False):
             return 0
         try:
@@ -181,11 +181,11 @@ class ThreadWatch:
     def _hold_new(self, is_held: bool) -> None:
         """Called during a check only. If it fails it is tried again."""
         if is_held != self._is_held:
-            connections.hold_new(self._port, is_held, why=_WHY_HELD)
+            connections.hold_new(self._ports, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
     def _check_connections(self, now_s: float) -> int:
-        found, streaming = connections.traffic(self._port), self._streaming()
+        found, streaming = connections.traffic(self._ports), self._streaming()
         before, age_s = self._before, now_s - self._window_s
         if age_s > _WINDOW_S:
             self._window_s = now_s
@@ -210,7 +210,7 @@ class ThreadWatch:
         if not cut and not are_few and now_s - self._helped_s > _PATIENCE_S:
             cut = causes[:1]
         for _, address in cut:
-            connections.reset_now(found[address].descriptor, self._port, address)
+            connections.reset_now(found[address].descriptor, self._ports, address)
         if cut:
             self._helped_s = now_s
             self._cut.extend((address, size_bytes, self._excess) for size_bytes, address in cut)

@@ -4,9 +4,9 @@
                                  │
                                  └─ a fetch session that says it is a broker's: `admit_replica` ─▶ BrokerCaller
 
-There is no authentication yet, so every principal is `ANONYMOUS`. A client id and an address prove nothing: they are
-for the log. One thing is proved: that a follower is the broker that it claims to be. Broker ids and epochs are in every
-answer about the cluster, and what a follower says it holds moves the high watermark. The proof is the secret of its
+A principal is who the caller has proved to be, by its certificate, a password or a token; on a listener that asks for
+none of these it is `ANONYMOUS`. A client id and an address prove nothing: they are for the log. Brokers prove who they
+are on every listener, for what a follower says it holds moves the high watermark. Their proof is the secret of their
 registration, which only ZooKeeper and that broker have.
 
 Rule: only `admit_replica` makes a `BrokerCaller`, so code that is given one need not check again. Secrets are compared
@@ -27,11 +27,10 @@ from broker_runtime.contract.errors import PylogError, StaleBrokerEpochError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.contract.security import ANONYMOUS
 from broker_runtime.contract.streams import FetchHello
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 
-ANONYMOUS: Final = "ANONYMOUS"
-"""The principal of callers that have not proved who they are; Kafka's name for it."""
 MOST_CLIENT_ID_CHARS: Final = 255
 _ELLIPSIS: Final = "…"
 _MOST_NAMED: Final = 10
@@ -45,12 +44,17 @@ class Caller:
     """Whose call it is.
 
     ``client_id``: the client's own name, at most `MOST_CLIENT_ID_CHARS` of it ("": it gave none). It may contain any
-    character: `contract.events` escapes it. ``address``: where the connection comes from, ``host:port``.
+    character: `contract.events` escapes it. ``address``: where the connection comes from, ``host:port``. ``listener``:
+    the name of the one it came to. ``is_broker``: it has proved to be a broker of this cluster. ``credential``: which
+    one of the principal's it proved itself with; "": the listener asks for none that could be withdrawn.
     """
 
     client_id: str
     address: str
     principal: str = ANONYMOUS
+    listener: str = ""
+    is_broker: bool = False
+    credential: str = ""
 
     def __post_init__(self) -> None:
         # Cut, not refused: it is only a name, and clients with long ones have always been able to connect. But an open
@@ -61,7 +65,13 @@ class Caller:
     @property
     def log_fields(self) -> Mapping[str, Any]:
         """For log lines about what it asks for: ``event(…, **caller.log_fields)``."""
-        return {"client_id": self.client_id, "address": self.address}
+        principal = {} if self.principal == ANONYMOUS else {"principal": self.principal}
+        return {**principal, "client_id": self.client_id, "address": self.address}
+
+    @property
+    def host(self) -> str:
+        """The host of `address`."""
+        return self.address.rpartition(":")[0].strip("[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +102,8 @@ def admit_replica(caller: Caller, hello: FetchHello, brokers: Mapping[int, Broke
         client_id=caller.client_id,
         address=caller.address,
         principal=caller.principal,
+        listener=caller.listener,
+        is_broker=True,
         broker_id=hello.replica_id,
         broker_epoch=hello.broker_epoch,
     )

@@ -23,6 +23,7 @@ from broker_runtime.contract.streams import FetchedPartition, FetchPartition, Fe
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
+from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
@@ -59,6 +60,7 @@ class FetchService:
         budget: ByteBudget,
         replica_budget: ByteBudget | None = None,
         leadership: LeadershipCheck | None = None,
+        authorizer: Authorizer = ALLOW_ALL,
         clock: Clock = CLOCK,
         meters: Meters = NO_METERS,
     ) -> None:
@@ -73,6 +75,7 @@ class FetchService:
         self._budget = budget
         self._replica_budget = replica_budget if replica_budget is not None else ByteBudget(_REPLICA_BUDGET_BYTES)
         self._leadership = leadership
+        self._authorizer = authorizer
         self._clock = clock
         self._meters = meters
 
@@ -123,6 +126,8 @@ class FetchService:
             read = PartitionRead(each)
             reads.append(read)
             try:
+                if not isinstance(caller, BrokerCaller):  # again after each wait: it may have been withdrawn
+                    self._authorizer.require(caller, "Read", "Topic", each.topic)
                 partition = read.partition = self._registry.find(each.topic, each.partition, each.topic_id)
                 read.leader_epoch = partition.leader_epoch
                 if each.predicate >= 0:

@@ -55,7 +55,8 @@ class MetadataService:
         self._directories = tuple(directories)
 
     def metadata(self, caller: Caller, request: MetadataRequest) -> MetadataResponse:
-        """The cluster, and all its topics or those asked for."""
+        """The cluster, and all its topics or those asked for. Brokers are where the caller's listener has them: those
+        that have no such listener are left out."""
         cluster = self._cluster()
         names = sorted(cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
         errors = {
@@ -69,8 +70,9 @@ class MetadataService:
             cluster_id=self._cluster_id,
             controller_id=None if cluster.controller is None else cluster.controller.broker_id,
             brokers=tuple(
-                _broker(broker_id, broker, cluster.disks.get(broker_id))
+                _broker(broker_id, broker, at, cluster.disks.get(broker_id))
                 for broker_id, broker in sorted(cluster.brokers.items())
+                if (at := broker.address_at(caller.listener)) is not None
             ),
             topics=tuple(
                 self._topic(cluster.topics[name], cluster.disks, with_offsets=request.with_offsets)
@@ -152,11 +154,12 @@ def topic_info(topic: TopicState, disks: Mapping[int, DiskTroubles] | None = Non
     return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))
 
 
-def _broker(broker_id: int, broker: BrokerRegistration, disks: DiskTroubles | None) -> BrokerInfo:
+def _broker(broker_id: int, broker: BrokerRegistration, at: tuple[str, int], disks: DiskTroubles | None) -> BrokerInfo:
+    """``at``: where the caller reaches it."""
     return BrokerInfo(
         broker_id=broker_id,
-        host=broker.host,
-        port=broker.port,
+        host=at[0],
+        port=at[1],
         epoch=broker.epoch,
         disks={} if disks is None else disks.directories,
         diverged=() if disks is None else disks.diverged,

@@ -19,6 +19,7 @@ from broker_runtime.contract.frame import decode_frame, split_into_frames, visib
 from broker_runtime.contract.schema import SchemaHistory, cast_to_topic
 from broker_runtime.contract.streams import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.produce import MAX_TIMEOUT_S, PendingProduce, ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
@@ -30,24 +31,35 @@ class PlainService:
     """The plain dialect over the partitions this broker leads. Thread-safe."""
 
     def __init__(
-        self, registry: PartitionRegistry, *, produce: ProduceService, read: ReadService, now_ms: Callable[[], int]
+        self,
+        registry: PartitionRegistry,
+        *,
+        produce: ProduceService,
+        read: ReadService,
+        now_ms: Callable[[], int],
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
         self._registry = registry
         self._produce = produce
         self._read = read
         self._now_ms = now_ms
+        self._authorizer = authorizer
         self._turn = itertools.count()
 
     def topic_names(self, caller: Caller) -> list[str]:
-        """All topics of the cluster, sorted."""
-        return self._registry.topic_names()
+        """The topics of the cluster that the caller may see, sorted."""
+        names = self._registry.topic_names()
+        return [name for name in names if self._authorizer.allows(caller, "Describe", "Topic", name)]
 
     def schema(self, caller: Caller, topic: str) -> pa.Schema:
-        """The topic's columns in their newest version. Raises `UnknownTopicOrPartitionError`."""
+        """The topic's columns in their newest version. Raises `UnknownTopicOrPartitionError`,
+        `TopicAuthorizationError`."""
+        self._authorizer.require(caller, "Describe", "Topic", topic)
         return self._registry.topic(topic).schemas.latest.arrow
 
     def partitions(self, caller: Caller, topic: str) -> list[tuple[int, PlainTicket, int]]:
         """The topic's partitions: number, ticket, and the offsets it has now where this broker leads it (else -1)."""
+        self._authorizer.require(caller, "Describe", "Topic", topic)
         known = self._registry.topic(topic)
         found = []
         for number in range(known.partition_count):
@@ -62,6 +74,7 @@ class PlainService:
 
     def read(self, caller: Caller, ticket: PlainTicket) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
         """The ticket's records as batches of the topic's columns. Raises as `ReadService.plan`."""
+        self._authorizer.require(caller, "Read", "Topic", ticket.topic)
         schemas = self._registry.topic(ticket.topic, ticket.topic_id).schemas
         request = ReadRequest(
             topic=ticket.topic, partition=ticket.partition, topic_id=ticket.topic_id, start=ticket.start, end=ticket.end
@@ -92,6 +105,7 @@ class PlainService:
         clock. Not atomic: after an error some slices may be there. Raises `SchemaMismatchError`,
         `NotSupportedError` (a keyed topic without a named partition), and as producing does.
         """
+        self._authorizer.require(caller, "Write", "Topic", topic)
         known = self._registry.topic(topic)
         schema = known.schemas.latest
         rows = cast_to_topic(batch, schema)

@@ -32,6 +32,7 @@ from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
+from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
 from broker_runtime.services.caller import Caller
 
 MAX_TIMEOUT_S = 120.0
@@ -70,6 +71,7 @@ class ProduceService:
         require_may_begin: Callable[[TransactionIdentity, int], None] = _no_transactions,
         forget_if_anew: Callable[[Partition, str], bool] = lambda partition, name: False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        authorizer: Authorizer = ALLOW_ALL,
         clock: Clock = CLOCK,
         meters: Meters = NO_METERS,
     ) -> None:
@@ -80,6 +82,7 @@ class ProduceService:
         self._require_may_begin = require_may_begin
         self._forget_if_anew = forget_if_anew
         self._now_ms = now_ms
+        self._authorizer = authorizer
         self._clock = clock
         self._meters = meters
 
@@ -93,6 +96,10 @@ class ProduceService:
         began_s = self._clock.now_s()
         deadline = Deadline(min(request.timeout_ms / 1000, MAX_TIMEOUT_S), clock=self._clock)
         try:
+            self._authorizer.require(caller, "Write", "Topic", request.topic)
+            if request.transaction is not None:
+                name = request.transaction.transactional_id
+                self._authorizer.require(caller, "Write", "TransactionalId", name)
             if len(frames) != 1:
                 raise InvalidRequestError(f"a produce request holds one frame, this one {len(frames)}")
             frame = sound_frame(frames[0])  # before the partition's lock is taken

@@ -23,6 +23,7 @@ from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import LogSlice
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
+from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.leadership_check import Denied, LeadershipCheck
@@ -58,6 +59,7 @@ class ReadService:
         *,
         budget: ByteBudget,
         leadership: LeadershipCheck | None = None,
+        authorizer: Authorizer = ALLOW_ALL,
         meters: Meters = NO_METERS,
     ) -> None:
         """``budget``: for the bytes of all pieces being written, shared with fetches. ``leadership``: as of
@@ -65,14 +67,16 @@ class ReadService:
         self._registry = registry
         self._budget = budget
         self._leadership = leadership
+        self._authorizer = authorizer
         self._meters = meters
 
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
         `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ readable end; `OffsetNotAvailableError` where a new
         leader does not know yet whether so much is committed, or a broker whether it still leads;
-        `InvalidRequestError` for a predicate that is none.
+        `InvalidRequestError` for a predicate that is none; `TopicAuthorizationError`.
         """
+        self._authorizer.require(caller, "Read", "Topic", request.topic)
         test = None if request.where is None else prepared(request.where)
         partition = self._registry.find(request.topic, request.partition, request.topic_id)
         leader_epoch = partition.require_leader(request.leader_epoch)
@@ -119,6 +123,7 @@ class ReadService:
         if position == plan.end:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
+            self._authorizer.require(caller, "Read", "Topic", plan.partition.topic)  # it may have been withdrawn
             with plan.partition.refusing():
                 before, (position, found) = position, self._find(plan, position)
             if found is None and plan.test is not None and position > before:

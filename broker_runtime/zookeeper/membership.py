@@ -44,6 +44,7 @@ from broker_runtime.zookeeper.znodes import (
     BrokerRegistration,
     DiskRecord,
     DiskTroubles,
+    Endpoint,
     announcing,
     broker_disks_path,
     broker_epoch_path,
@@ -76,6 +77,7 @@ class BrokerIdentity:
     software_version: str
     was_clean: bool = False
     disks: Disks | None = None
+    endpoints: tuple[Endpoint, ...] = ()
     secret: str = field(default="", repr=False)  # of the process; each registration's own is derived from it
 
 
@@ -312,6 +314,7 @@ def _register_once(
         software_version=identity.software_version,
         registered_at_ms=now_ms,
         secret=_secret_of(identity, epoch),
+        endpoints=identity.endpoints,
     )
     operations = [check, *operations, Create(path, to_json(registration), ephemeral=True)]
     client.transaction(operations, session=session)

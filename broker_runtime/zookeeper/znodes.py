@@ -28,6 +28,9 @@
     /producer_id_block                    `ProducerIdBlock`: the first id not given out      a broker
     /transactions/<id>                    `TransactionRecord`: what was decided for a        any broker
                                           transactional id, changed by compare-and-set
+    /security/users                       `UsersRecord`: users and their passwords' hashes   any broker, or an operator
+    /security/acls                        `AclsRecord`: who may do what                      any broker
+    /security/token_key                   `TokenKey`: what tokens are signed with            any broker
 
 Every transaction that changes a topic's record, settings, states or deletion also contains `announcing` its name, so
 that a data watch on one znode tells every broker what to read again.
@@ -45,6 +48,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from broker_runtime.contract.acls import Acl, PasswordHash
 from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError
 from broker_runtime.contract.requests import Int32, Int64, PartitionNumber, Uuid, WaitMs
 from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
@@ -65,10 +69,13 @@ CHANGES: Final = "/changes"
 CONSUMERS: Final = "/consumers"
 PRODUCER_ID_BLOCK: Final = "/producer_id_block"
 TRANSACTIONS: Final = "/transactions"
+SECURITY_USERS: Final = "/security/users"
+SECURITY_ACLS: Final = "/security/acls"
+SECURITY_TOKEN_KEY: Final = "/security/token_key"  # noqa: S105 - a path
 
 PERMANENT: Final = (
     "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
-    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS, TRANSACTIONS,
+    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS, TRANSACTIONS, SECURITY_USERS, SECURITY_ACLS, SECURITY_TOKEN_KEY,
 )  # fmt: skip
 """Created by every broker that starts, unless they exist."""
 
@@ -83,8 +90,18 @@ class ClusterIdentity(Record, frozen=True, kw_only=True):
     cluster_id: str
 
 
+class Endpoint(Record, frozen=True, kw_only=True):
+    """Where a broker is reached through one of its listeners."""
+
+    name: str
+    security_protocol: str
+    host: str
+    port: int
+
+
 class BrokerRegistration(Record, frozen=True, kw_only=True):
-    """A live broker. ``instance``: of its data directories, so a broker knows its own killed predecessor.
+    """A live broker. ``host``, ``port``: where other brokers reach it. ``instance``: of its data directories, so a
+    broker knows its own killed predecessor.
 
     ``boot_id``: of the machine; a changed one distinguishes a power loss from the death of a process. ``is_stopping``:
     it leads and is in sync only if nobody else can. Nothing else in a registration changes, so a version above zero
@@ -101,6 +118,14 @@ class BrokerRegistration(Record, frozen=True, kw_only=True):
     registered_at_ms: int = 0
     is_stopping: bool = False
     secret: str = ""  # by which the broker proves to others who it is; in no answer, no log, no repr
+    endpoints: tuple[Endpoint, ...] = ()  # all listeners, ``host`` and ``port`` among them; none: an older broker's
+
+    def address_at(self, listener: str) -> tuple[str, int] | None:
+        """Host and port of the broker's listener of that name; None: it has none such. A broker that does not say, or
+        a caller without a listener: where other brokers reach it."""
+        if not self.endpoints or not listener:
+            return self.host, self.port
+        return next(((each.host, each.port) for each in self.endpoints if each.name == listener), None)
 
     def __repr__(self) -> str:
         return f"BrokerRegistration(host={self.host!r}, port={self.port}, epoch={self.epoch}, pid={self.pid})"
@@ -446,6 +471,27 @@ class TransactionRecord(Record, frozen=True, kw_only=True):
     keep_ms: int = 30 * 86_400_000
     used_at_ms: int = 0
     created_at_ms: int = 0
+
+
+class UsersRecord(Record, frozen=True, kw_only=True):
+    """The users that prove themselves with a password, by name."""
+
+    users: dict[str, PasswordHash] = {}
+
+
+class AclsRecord(Record, frozen=True, kw_only=True):
+    """All access control lists, sorted."""
+
+    acls: tuple[Acl, ...] = ()
+
+
+class TokenKey(Record, frozen=True, kw_only=True):
+    """The secret that signs tokens, made once. An operator who removes the znode's content ends all tokens."""
+
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "TokenKey()"
 
 
 def broker_path(broker_id: int) -> str:

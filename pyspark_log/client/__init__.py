@@ -5,7 +5,6 @@ nothing at all. From the bottom up:
 
     python_values  columns as Python values
     records        records and their positions, as users see them
-    unsupported    settings of later versions, which are refused by name
     connection/    metadata, who leads what, calls that are routed and retried
     reading/       bounded ranges as Arrow rows
     producer/      `Producer`

@@ -22,12 +22,13 @@ from typing import Final
 
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
+    InvalidConfigError,
     PortInUseError,
     PylogError,
     SetupError,
     error_from_code,
 )
-from broker_runtime.contract.settings import Address
+from broker_runtime.contract.settings import Address, Listener, parse_listeners
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import choose_port
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
@@ -41,7 +42,8 @@ _LAST_WORDS_BYTES: Final = 8_192
 
 
 class BrokerProcess:
-    """One broker. ``port`` 0 picks a free port at the first start and keeps it. Not thread-safe."""
+    """One broker. ``port`` 0 picks a free port at the first start and keeps it, as does each port 0 of ``listeners`` in
+    its settings, which replace ``host`` and ``port``. Not thread-safe."""
 
     def __init__(
         self,
@@ -59,6 +61,8 @@ class BrokerProcess:
         self._host = host
         self._port = port
         self._settings = dict(settings or {})
+        given = self._settings.pop("listeners", None)
+        self._listeners = None if given is None else list(parse_listeners(given))  # None: one, at host and port
         self._process: GuardedProcess | None = None
         self._is_paused = False
 
@@ -69,13 +73,20 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """``host:port``; the port is known after the first `start`."""
-        return f"{self._host}:{self._port}"
+        """``host:port`` of its first listener; the port is known after the first `start`."""
+        return str(self.socket_address)
+
+    def address_of(self, listener: str) -> str:
+        """``host:port`` of the listener of that name. Raises `InvalidConfigError` if it has none such."""
+        found = {each.name: str(each.address) for each in self._listeners or ()}
+        if listener not in found:
+            raise InvalidConfigError(f"broker {self._broker_id} has no listener {listener}; it has {', '.join(found)}")
+        return found[listener]
 
     @property
     def socket_address(self) -> Address:
         """`address` as an `Address`."""
-        return Address(self._host, self._port)
+        return Address(self._host, self._port) if self._listeners is None else self._listeners[0].address
 
     @property
     def pid(self) -> int:
@@ -124,10 +135,13 @@ class BrokerProcess:
         """
         if self.is_running:
             return
-        is_first, deadline = self._port == 0, Deadline(timeout_s)
+        wanted, deadline = self._listeners, Deadline(timeout_s)
+        is_first = self._port == 0 if wanted is None else any(each.address.port == 0 for each in wanted)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            if is_first:
+            if is_first and wanted is None:
                 self._port = choose_port(self._host)
+            elif is_first and wanted is not None:
+                self._listeners = [_with_port(each) for each in wanted]
             try:
                 self._start_once(deadline)
             except PortInUseError:
@@ -216,7 +230,7 @@ class BrokerProcess:
     def _resolved_settings(self) -> dict[str, str | list[str]]:
         return {
             "broker.id": str(self._broker_id),
-            "listeners": self.address,
+            "listeners": self.address if self._listeners is None else ",".join(map(str, self._listeners)),
             "zookeeper.connect": self._zookeeper_connect,
             "log.dirs": [str(path) for path in self.log_dirs],
             **self._settings,
@@ -233,6 +247,11 @@ class BrokerProcess:
         return SetupError(
             f"broker {self._broker_id} stopped at once. {self.output_file} ends with:\n{self.last_words()}"
         )
+
+
+def _with_port(listener: Listener) -> Listener:
+    host, port = listener.address
+    return Listener(listener.name, Address(host, port or choose_port(host)))
 
 
 def _toml(settings: Mapping[str, str | list[str]]) -> str:

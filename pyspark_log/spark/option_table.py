@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.events import event
@@ -65,9 +65,13 @@ _ACKS = ("all", "-1", "1", "0")
 """Kafka's. The sink waits for all in-sync replicas whichever it is given: it promises more than was asked for."""
 _OTHER_CODECS = ("gzip", "snappy")
 """Kafka's, which frames do not have. Rows are the same without."""
+_SECURITY: Final = frozenset({
+    "security.protocol", "ssl.cafile", "ssl.certfile", "ssl.keyfile", "sasl.mechanism", "sasl.username",
+    "sasl.password", "token",
+})  # fmt: skip
 _MEANINGFUL: dict[Direction, frozenset[str]] = {
-    "source": frozenset({"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"}),
-    "sink": frozenset({
+    "source": _SECURITY | {"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"},
+    "sink": _SECURITY | frozenset({
         "bootstrap.servers", "client.id", "request.timeout.ms", "linger.ms", "batch.size", "buffer.memory",
         "max.block.ms", "delivery.timeout.ms", "compression.type", "partitioner", "transactional.id",
         "transaction.timeout.ms",
@@ -155,11 +159,11 @@ def _sort_client_setting(
     if setting in _MEANINGFUL[direction]:
         client[setting] = value
         return
-    if setting == "security.protocol" and value.strip().lower() == "plaintext":  # which they are
-        meaningless.append(name)
-        return
     if setting.startswith(_UNSAFE_PREFIXES):
-        raise OptionError(f"Option '{name}' is not in this version: connections are neither encrypted nor signed in")
+        raise OptionError(
+            f"Option '{name}' has no meaning here. What secures connections is "
+            + ", ".join(sorted(CLIENT_PREFIX + each for each in _SECURITY))
+        )
     known_to_clients = settings_of("consumer").keys() | settings_of("producer").keys() | _KAFKA_CLIENT_KEYS
     if setting in known_to_clients:
         meaningless.append(name)

@@ -15,6 +15,8 @@ from typing import Final
 
 from broker_runtime.contract.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, RetriableError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, PartitionInfo
+from broker_runtime.contract.security import access_of
+from broker_runtime.contract.settings import resolve
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from pyspark_log.client.connection.channel import Channel
@@ -32,8 +34,10 @@ class LocalCluster:
     """A cluster of ``brokers`` brokers and ``zookeepers`` ZooKeeper servers, both numbered from 1.
 
     ``directory``: where its data is kept, and found again; None: a temporary directory that `close` removes.
-    ``settings``: broker settings by dotted name, for every broker. Entering the ``with`` statement starts the cluster
-    and waits until it is ready; leaving it stops all processes. A server that is started again keeps its port.
+    ``settings``: broker settings by dotted name, for every broker. ``client_settings``: by dotted name, with which
+    somebody who sees all topics reaches the first listener; without them it must be open to everybody. Entering the
+    ``with`` statement starts the cluster and waits until it is ready; leaving it stops all processes. A server that is
+    started again keeps its port.
     All methods block until they have done what they say. Not thread-safe.
     """
 
@@ -44,6 +48,7 @@ class LocalCluster:
         directory: str | Path | None = None,
         *,
         settings: Mapping[str, str] | None = None,
+        client_settings: Mapping[str, str] | None = None,
     ) -> None:
         """Starts nothing. Raises `InvalidConfigError` unless ``brokers`` and ``zookeepers`` are at least 1."""
         for name, number in (("brokers", brokers), ("zookeepers", zookeepers)):
@@ -52,6 +57,7 @@ class LocalCluster:
         self._first_brokers = brokers
         self._servers = zookeepers
         self._settings = dict(settings or {})
+        self._access = access_of(resolve("admin", client_settings))
         self._given_directory = None if directory is None else Path(directory)
         self._directory: Path | None = None
         self._ensemble: ZooKeeperEnsemble | None = None
@@ -108,6 +114,10 @@ class LocalCluster:
     def bootstrap_servers(self) -> str:
         """``host:port`` of every broker, for clients and for Spark's ``pylog.bootstrap.servers``."""
         return ",".join(broker.address for broker in self._opened().values())
+
+    def bootstrap_servers_of(self, listener: str) -> str:
+        """``host:port`` of every broker's listener of that name. Raises `InvalidConfigError` if there is none."""
+        return ",".join(broker.address_of(listener) for broker in self._opened().values())
 
     @property
     def zookeeper_connect(self) -> str:
@@ -177,7 +187,10 @@ class LocalCluster:
         active = [broker for broker in self._opened().values() if broker.is_running and not broker.is_paused]
         if not active:
             raise BrokerUnavailableError("no broker of this cluster is running; start(1) starts broker 1")
-        channels = {broker.broker_id: Channel(broker.socket_address, client_id="ready") for broker in active}
+        channels = {
+            broker.broker_id: Channel(broker.socket_address, client_id="ready", access=self._access)
+            for broker in active
+        }
         deadline = Deadline(timeout_s)
         try:
             while (missing := _look(channels)) is not None:

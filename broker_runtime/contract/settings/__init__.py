@@ -22,7 +22,16 @@ from broker_runtime.contract.settings.definitions import (
     reference_table,
     settings_of,
 )
-from broker_runtime.contract.settings.kinds import Address, parse_address, parse_addresses, parse_duration, parse_size
+from broker_runtime.contract.settings.kinds import (
+    Address,
+    Listener,
+    Secret,
+    parse_address,
+    parse_addresses,
+    parse_duration,
+    parse_listeners,
+    parse_size,
+)
 from broker_runtime.contract.settings.resolution import (
     TRANSACTIONAL_ID_RULE,
     flatten,
@@ -38,6 +47,7 @@ __all__ = [
     "BrokerSettings", "TopicSettings", "ProducerSettings", "ConsumerSettings", "AdminSettings",
     "ProducerKeywords", "ConsumerKeywords", "AdminKeywords",
     "Scope", "SCOPES", "Setting", "find_setting", "settings_of", "reference_table", "BOOTSTRAP_VARIABLE",
-    "Address", "parse_address", "parse_addresses", "parse_duration", "parse_size",
+    "Address", "Listener", "Secret",
+    "parse_address", "parse_addresses", "parse_duration", "parse_listeners", "parse_size",
     "TRANSACTIONAL_ID_RULE", "is_transactional_id",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_orig
 
 from broker_runtime.contract import DEFAULT_PORT
 from broker_runtime.contract.errors import InvalidConfigError
-from broker_runtime.contract.settings.kinds import Address, Kind
+from broker_runtime.contract.settings.kinds import Address, Kind, Listener, Secret
 from broker_runtime.contract.settings.setting import Setting
 from broker_runtime.contract.suggestion import suggestion
 
@@ -27,6 +27,10 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 BOOTSTRAP_VARIABLE: Final = "PYLOG_BOOTSTRAP_SERVERS"
 """The environment variable that stands in for ``bootstrap.servers`` where it is not given."""
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SSL_BY_ANOTHER_NAME: Final = {"TLS": "SSL", "SASL_TLS": "SASL_SSL"}
+"""What Kafka still calls SSL is TLS, so that is understood as well."""
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _SECOND, _MINUTE, _DAY = 1_000, 60_000, 86_400_000
@@ -44,10 +48,32 @@ class BrokerSettings:
 
     broker_id: Annotated[int, Setting(Kind.INTEGER, minimum=0, maximum=2**31 - 1,
         doc="The broker's number in its cluster; its replicas carry it.")]
-    listeners: Annotated[Address, Setting(Kind.ADDRESS, f"127.0.0.1:{DEFAULT_PORT}", kafka=":9092",
+    listeners: Annotated[tuple[Listener, ...], Setting(Kind.LISTENERS, f"PLAINTEXT://127.0.0.1:{DEFAULT_PORT}",
+        kafka="PLAINTEXT://:9092",
         doc="Where the broker listens. Port 0: any free one.")]
-    advertised_listeners: Annotated[Address | None, Setting(Kind.ADDRESS,
-        doc="Where clients reach the broker; without it, `listeners`.")]
+    advertised_listeners: Annotated[tuple[Listener, ...] | None, Setting(Kind.LISTENERS,
+        doc="Where clients reach the listeners; those that are not named: at `listeners`.")]
+    listener_security_protocol_map: Annotated[tuple[tuple[str, str], ...] | None, Setting(Kind.PAIRS,
+        doc="What each listener speaks: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. One with such a name speaks that.")]
+    inter_broker_listener_name: Annotated[str | None, Setting(Kind.TEXT,
+        doc="The listener over which brokers reach each other; without it, the first.")]
+    ssl_certfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The broker's certificate, and those between it and its CA: a PEM file. A changed file is used within "
+            "seconds.")]
+    ssl_keyfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="Its key: a PEM file that is not encrypted.")]
+    ssl_cafile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The CAs whose certificates are trusted, of clients and of other brokers: a PEM file.")]
+    ssl_client_auth: Annotated[tuple[str, ...], Setting(Kind.NAMES, "none",
+        doc="Which listeners ask for a client's certificate, whose name is its principal then: `none`, `required` (all "
+            "that speak SSL) or their names.")]
+    ssl_principal_mapping_rules: Annotated[str, Setting(Kind.TEXT, "DEFAULT",
+        doc="How a certificate's name becomes a principal, as in Kafka: `RULE:^(.*)\\.example\\.org$/$1/L,DEFAULT`; "
+            "the first that matches counts. A name that none matches is refused.")]
+    authorizer_class_name: Annotated[Literal["none", "AclAuthorizer"], Setting(Kind.CHOICE, "none",
+        doc="`AclAuthorizer`: nobody may do anything that no ACL allows, super users and brokers excepted.")]
+    super_users: Annotated[tuple[str, ...] | None, Setting(Kind.PRINCIPALS,
+        doc="Who may do everything: `User:alice;User:bob`.")]
     http_listener: Annotated[Address | None, Setting(Kind.ADDRESS, kafka="none",
         doc="Where the broker tells over HTTP how it is: `/metrics` for Prometheus, `/healthz`, `/readyz`. Whoever "
             "reaches it may read it. Without it nothing is counted.")]
@@ -108,6 +134,23 @@ class BrokerSettings:
     controlled_shutdown_enable: Annotated[bool, Setting(Kind.BOOLEAN, True,
         doc="Whether a broker that is stopped hands its leaderships over first.")]
 
+    def security_protocol_of(self, listener: str) -> str:
+        """One of `SECURITY_PROTOCOLS`: what the map says of the listener, or else its name."""
+        name = dict(self.listener_security_protocol_map or ()).get(listener, listener)
+        return SSL_BY_ANOTHER_NAME.get(name, name)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener over which brokers reach each other."""
+        name = self.inter_broker_listener_name
+        return self.listeners[0].name if name is None else name.upper()
+
+    def asks_for_certificates(self, listener: str) -> bool:
+        """Whether clients need a certificate there."""
+        if not self.security_protocol_of(listener).endswith("SSL"):
+            return False
+        return "required" in self.ssl_client_auth or listener in (each.upper() for each in self.ssl_client_auth)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
@@ -164,6 +207,24 @@ class AdminSettings:
     enable_http_proxy: Annotated[bool, Setting(Kind.BOOLEAN, False, kafka="none",
         doc="Whether connections to brokers go through the proxy that `grpc_proxy`, `https_proxy` or `http_proxy` in "
             "the environment names.")]
+    security_protocol: Annotated[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Setting(Kind.CHOICE,
+        "PLAINTEXT", aliases=(("tls", "ssl"), ("sasl_tls", "sasl_ssl")),
+        doc="What the brokers' listener speaks.")]
+    ssl_cafile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The CAs whose brokers are trusted: a PEM file. Without it, those that the system trusts.")]
+    ssl_certfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The client's certificate, for brokers that ask for one: a PEM file.")]
+    ssl_keyfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="Its key: a PEM file that is not encrypted.")]
+    # Invariant: what is given below decides.
+    sasl_mechanism: Annotated[Literal["PLAIN", "OAUTHBEARER"] | None, Setting(Kind.CHOICE, kafka="GSSAPI",
+        doc="What the client proves itself with: a user's password, or a token. Without it, what is given.")]
+    sasl_username: Annotated[str | None, Setting(Kind.TEXT,
+        doc="The user.")]
+    sasl_password: Annotated[Secret | None, Setting(Kind.SECRET,
+        doc="The user's password.")]
+    token: Annotated[Secret | None, Setting(Kind.SECRET,
+        doc="The token, in place of user and password.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +313,14 @@ class AdminKeywords(TypedDict, total=False):
     client_id: str | None
     request_timeout_ms: int | str
     enable_http_proxy: bool
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "tls", "sasl_tls"]
+    ssl_cafile: str | Path | None
+    ssl_certfile: str | Path | None
+    ssl_keyfile: str | Path | None
+    sasl_mechanism: Literal["PLAIN", "OAUTHBEARER"] | None
+    sasl_username: str | None
+    sasl_password: str | Secret | None
+    token: str | Secret | None
 
 
 class ProducerKeywords(AdminKeywords, total=False):

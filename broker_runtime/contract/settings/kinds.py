@@ -28,6 +28,7 @@ _SIZE_UNITS = {
 }
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _NUMBER_WITH_UNIT = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
+_LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 
@@ -40,6 +41,38 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Listener(NamedTuple):
+    """Where something listens under a name, by which it is known elsewhere; upper case."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
+class Secret:
+    """A password or token. Neither `str` nor `repr` shows it. Pickles, with what it hides."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """What is hidden."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
 
 
 class Kind(Enum):
@@ -57,6 +90,11 @@ class Kind(Enum):
     PATHS = "list of paths"
     ADDRESS = "host:port"
     ADDRESSES = "list of host:port"
+    LISTENERS = "list of name://host:port"
+    PAIRS = "list of name:value"
+    PATH = "path"
+    SECRET = "text that is not shown"  # noqa: S105 - a kind
+    PRINCIPALS = "list of User:name"
 
 
 def parse_size(value: object) -> int:
@@ -102,6 +140,59 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
     if not found:
         raise ValueError("host:port, or several with commas between")
     return found
+
+
+def parse_listeners(value: object) -> tuple[Listener, ...]:
+    """A comma list or a sequence of ``NAME://host:port``, each name once; without a name it is ``PLAINTEXT``."""
+    allowed = f"a list of name://host:port (PLAINTEXT://127.0.0.1:{DEFAULT_PORT}), each name once"
+    found: list[Listener] = []
+    for part in _parts(value, allowed):
+        name, separator, rest = part.rpartition("://")
+        if separator and not _LISTENER_NAME.fullmatch(name):
+            raise ValueError(f"{allowed}, the name of letters, digits and _")
+        try:
+            found.append(Listener(name.upper() or "PLAINTEXT", parse_address(rest)))
+        except ValueError:
+            raise ValueError(allowed) from None
+    if not found or len({each.name for each in found}) < len(found):
+        raise ValueError(allowed)
+    return tuple(found)
+
+
+def parse_pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """A comma list or a sequence of ``NAME:VALUE``, each name once; both in upper case."""
+    allowed = "a list of name:value, each name once"
+    pairs = [part.upper().partition(":") for part in _parts(value, allowed)]
+    if (
+        not pairs
+        or not all(name and after for name, _, after in pairs)
+        or len({name for name, _, _ in pairs}) < len(pairs)
+    ):
+        raise ValueError(allowed)
+    return tuple((name.strip(), after.strip()) for name, _, after in pairs)
+
+
+def parse_principals(value: object) -> tuple[str, ...]:
+    """``User:alice;User:bob``, as Kafka has it, or with commas, or a sequence: the names without ``User:``."""
+    allowed = "User:name, or several with ; between"
+    parts = _parts(value.replace(";", ",") if isinstance(value, str) else value, allowed)
+    if not parts or not all(part.startswith("User:") and len(part) > len("User:") for part in parts):
+        raise ValueError(allowed)
+    return tuple(dict.fromkeys(part.removeprefix("User:") for part in parts))
+
+
+def parse_path(value: object) -> Path:
+    """A path; ``~`` is the home directory."""
+    return Path(parse_text(value)).expanduser()
+
+
+def parse_secret(value: object) -> Secret:
+    """Text, not empty, which is never shown."""
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError("text that is not empty")
+    return Secret(value)
 
 
 def parse_boolean(value: object) -> bool:
@@ -176,6 +267,11 @@ PARSERS: dict[Kind, Callable[[object], object]] = {
     Kind.PATHS: parse_paths,
     Kind.ADDRESS: parse_address,
     Kind.ADDRESSES: parse_addresses,
+    Kind.LISTENERS: parse_listeners,
+    Kind.PAIRS: parse_pairs,
+    Kind.PATH: parse_path,
+    Kind.SECRET: parse_secret,
+    Kind.PRINCIPALS: parse_principals,
 }
 
 
@@ -189,6 +285,10 @@ def show(kind: Kind, value: object) -> str:
         return _show_with_unit(value, (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
     if isinstance(value, int) and kind is Kind.DURATION:
         return _show_with_unit(value, (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)))
+    if kind is Kind.PAIRS and isinstance(value, tuple):
+        return ",".join(f"{name}:{after}" for name, after in value)
+    if kind is Kind.PRINCIPALS and isinstance(value, tuple):
+        return ";".join(f"User:{name}" for name in value)
     if isinstance(value, tuple) and not isinstance(value, Address):
         return ",".join(str(part) for part in value)
     return str(value)
@@ -233,7 +333,7 @@ def _parts(value: object, allowed: str) -> list[str]:
         return [str(value)]
     if not isinstance(value, Iterable):
         raise ValueError(allowed)
-    parts = [str(part) if isinstance(part, Address) else part for part in value]
+    parts = [str(part) if isinstance(part, Address | Listener) else part for part in value]
     if not all(isinstance(part, str) and part.strip() for part in parts):
         raise ValueError(allowed)
     return [part.strip() for part in parts]

@@ -18,6 +18,8 @@ from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings.definitions import (
     BOOTSTRAP_VARIABLE,
     CLASSES,
+    SECURITY_PROTOCOLS,
+    SSL_BY_ANOTHER_NAME,
     AdminSettings,
     BrokerSettings,
     ConsumerSettings,
@@ -28,6 +30,7 @@ from broker_runtime.contract.settings.definitions import (
     find_setting,
     settings_of,
 )
+from broker_runtime.contract.settings.kinds import Kind
 
 _MAX_FILE_BYTES = 1 << 20
 _Given: TypeAlias = Mapping[str, Any] | None
@@ -66,6 +69,8 @@ def resolve(scope: Scope, config: _Given = None, keywords: _Given = None) -> Set
             raise InvalidConfigError(f"{name} is missing: {setting.doc} Allowed: {setting.allowed}")
         else:
             values[setting.keyword] = None if setting.default is None else setting.parse(setting.default)
+    if issubclass(CLASSES[scope], AdminSettings):
+        _fit_client(given, values)
     if scope == "topic":
         _fit_topic(given, values)
     elif scope == "broker":
@@ -89,7 +94,8 @@ def parse_given(scope: Scope, config: _Given = None, keywords: _Given = None) ->
         if value is None:
             continue
         if name in parsed:
-            raise InvalidConfigError(f"{name} is given twice: {(config or {})[name]!r} and {value!r}")
+            values = "" if setting.kind is Kind.SECRET else f": {(config or {})[name]!r} and {value!r}"
+            raise InvalidConfigError(f"{name} is given twice{values}")
         parsed[name] = setting.parse(value)
     return parsed
 
@@ -153,6 +159,73 @@ def _fit_broker(values: Mapping[str, Any]) -> None:
         raise InvalidConfigError(
             f"group.min.session.timeout.ms={least_ms} is more than group.max.session.timeout.ms={most_ms}"
         )
+
+    _fit_listeners(values)
+
+
+def _fit_listeners(values: Mapping[str, Any]) -> None:
+    names = [each.name for each in values["listeners"]]
+    protocols = {**dict.fromkeys(SECURITY_PROTOCOLS), **dict(values["listener_security_protocol_map"] or ())}
+    for name, protocol in protocols.items():
+        if protocol is not None and _protocol(protocol) not in SECURITY_PROTOCOLS:
+            raise InvalidConfigError(
+                f"listener.security.protocol.map: {name}:{protocol}: must be one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+    for name in names:
+        if name not in protocols and name not in SSL_BY_ANOTHER_NAME:
+            raise InvalidConfigError(
+                f"listeners: {name} is none of {', '.join(SECURITY_PROTOCOLS)}, so listener.security.protocol.map must "
+                f"say which it speaks ({name}:SASL_SSL)"
+            )
+    speaks_ssl = [name for name in names if _protocol(protocols.get(name) or name).endswith("SSL")]
+    if speaks_ssl and (values["ssl_certfile"] is None or values["ssl_keyfile"] is None):
+        raise InvalidConfigError(f"listeners: {speaks_ssl[0]} speaks TLS, which needs ssl.certfile and ssl.keyfile")
+    for asking in values["ssl_client_auth"]:
+        if asking.upper() not in speaks_ssl and asking not in ("none", "required"):
+            raise InvalidConfigError(
+                f"ssl.client.auth={asking}: must be none, required or listeners that speak SSL"
+                + (f" ({', '.join(speaks_ssl)})" if speaks_ssl else "; there are none")
+            )
+        if asking != "none" and values["ssl_cafile"] is None:
+            raise InvalidConfigError(f"ssl.client.auth={asking} needs ssl.cafile: whose certificates count")
+    for setting, others in (
+        ("advertised.listeners", [each.name for each in values["advertised_listeners"] or ()]),
+        ("inter.broker.listener.name", [values["inter_broker_listener_name"] or names[0]]),
+    ):
+        for other in others:
+            if other.upper() not in names:
+                raise InvalidConfigError(f"{setting}: {other} is none of the listeners; they are {', '.join(names)}")
+
+
+def _protocol(name: str) -> str:
+    return SSL_BY_ANOTHER_NAME.get(name, name)
+
+
+def _fit_client(given: Mapping[str, object], values: Mapping[str, Any]) -> None:
+    protocol = values["security_protocol"]
+    tls = [name for name in given if name.startswith("ssl.")]
+    sasl = [name for name in given if name.startswith("sasl.") or name == "token"]
+    if tls and not protocol.endswith("SSL"):
+        raise InvalidConfigError(f"{tls[0]} needs security.protocol=SSL or SASL_SSL, not {protocol}")
+    if sasl and not protocol.startswith("SASL"):
+        raise InvalidConfigError(f"{sasl[0]} needs security.protocol=SASL_SSL or SASL_PLAINTEXT, not {protocol}")
+    if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
+        raise InvalidConfigError("ssl.certfile and ssl.keyfile need each other")
+    if not protocol.startswith("SASL"):
+        return
+    is_token = values["token"] is not None
+    if is_token and values["sasl_password"] is not None:
+        raise InvalidConfigError("token and sasl.password are given: leave one of the two out")
+    mechanism = "OAUTHBEARER" if is_token else "PLAIN"
+    if values["sasl_mechanism"] not in (None, mechanism):
+        what = "a token" if is_token else "a user and a password, not a token"
+        raise InvalidConfigError(f"sasl.mechanism={values['sasl_mechanism']} does not fit: {what} is given")
+    needed = () if is_token else ("sasl_username", "sasl_password")
+    missing = [name.replace("_", ".") for name in needed if values[name] is None]
+    if missing:
+        raise InvalidConfigError(f"security.protocol={protocol} needs {' and '.join(missing)}")
+    if not is_token and ":" in values["sasl_username"]:
+        raise InvalidConfigError(f"sasl.username={values['sasl_username']!r}: must be a name without ':'")
 
 
 def _fit_consumer(values: Mapping[str, Any]) -> None:

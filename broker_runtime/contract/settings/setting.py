@@ -77,4 +77,5 @@ class Setting:
         return self.doc if self.kafka is None else f"{self.doc} (Kafka: {self.kafka})"
 
     def _refused(self, value: object, allowed: str) -> InvalidConfigError:
-        return InvalidConfigError(f"{self.name}={value!r}: must be {allowed}")
+        shown = "[hidden]" if self.kind is Kind.SECRET else repr(value)
+        return InvalidConfigError(f"{self.name}={shown}: must be {allowed}")

@@ -62,7 +62,6 @@ from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading import record_times
-from pyspark_log.client.unsupported import without_later_settings
 
 
 class Admin:
@@ -79,9 +78,8 @@ class Admin:
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[AdminKeywords],
     ) -> None:
-        """Connects to nothing yet. Raises `InvalidConfigError`, `NotSupportedError`."""
-        own_config, keywords = without_later_settings(config, settings)
-        resolved = resolve("admin", own_config, {"bootstrap_servers": bootstrap_servers, **keywords})
+        """Connects to nothing yet. Raises `InvalidConfigError`."""
+        resolved = resolve("admin", config, {"bootstrap_servers": bootstrap_servers, **settings})
         self._cluster = Cluster.from_settings(resolved)
 
     # --- topics -----------------------------------------------------------------------------------------------

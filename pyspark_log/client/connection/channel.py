@@ -12,6 +12,7 @@ from typing import TypeVar
 from broker_runtime.contract.flight import CONNECTION_OPTIONS
 from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import CLOCK, Clock
 from pyspark_log.client.connection.strangers import Peer, who_is_at
@@ -22,11 +23,11 @@ _M = TypeVar("_M", bound=Message)
 class Channel:
     """The connection to one broker for actions. Thread-safe. Streams are opened by their own classes from `address`."""
 
-    def __init__(self, address: Address, *, client_id: str, uses_proxy: bool = False) -> None:
-        """Connects to nothing yet. ``uses_proxy``: see `open_client`."""
+    def __init__(self, address: Address, *, client_id: str, access: Access = UNPROTECTED) -> None:
+        """Connects to nothing yet. ``access``: see `open_client`."""
         self.address = address
         self.client_id = client_id
-        self._uses_proxy = uses_proxy
+        self._access = access
         self._link = self._new_link()
 
     def call(self, name: str, request: Message, response: type[_M], *, timeout_s: float, cluster_id: str = "") -> _M:
@@ -50,7 +51,7 @@ class Channel:
         self._link.close()
 
     def _new_link(self) -> Link:
-        return Link(self.address, CONNECTION_OPTIONS, uses_proxy=self._uses_proxy)
+        return Link(self.address, CONNECTION_OPTIONS, access=self._access)
 
 
 class Network:
@@ -61,9 +62,9 @@ class Network:
 
     clock: Clock = CLOCK
 
-    def channel(self, address: Address, *, client_id: str, uses_proxy: bool) -> Channel:
+    def channel(self, address: Address, *, client_id: str, access: Access) -> Channel:
         """A new channel to a broker. Connects to nothing yet."""
-        return Channel(address, client_id=client_id, uses_proxy=uses_proxy)
+        return Channel(address, client_id=client_id, access=access)
 
     def who_is_at(self, address: Address, *, limit_s: float) -> Peer:
         """Looks who is at an address where no broker answers, for ``limit_s`` at most."""

@@ -49,6 +49,7 @@ from broker_runtime.contract.requests import (
     MetadataRequest,
     MetadataResponse,
 )
+from broker_runtime.contract.security import UNPROTECTED, Access, access_of
 from broker_runtime.contract.settings import Address, AdminSettings, resolve
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.channel import Channel, Network
@@ -103,13 +104,13 @@ class Cluster(forking.Forkable):
         *,
         client_id: str = "pylog",
         request_timeout_ms: int = 30_000,
-        uses_proxy: bool = False,
+        access: Access = UNPROTECTED,
         network: Network | None = None,
     ) -> None:
-        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, for all connections of the client."""
+        """Connects to nothing yet. ``access``: how, for all connections of the client."""
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.client_id = client_id
-        self.uses_proxy = uses_proxy
+        self.access = access
         self.request_timeout_s = request_timeout_ms / 1000
         self._network = network or NETWORK
         self._clock = self._network.clock
@@ -137,7 +138,7 @@ class Cluster(forking.Forkable):
             settings.bootstrap_servers,
             client_id=settings.client_id,
             request_timeout_ms=settings.request_timeout_ms,
-            uses_proxy=settings.enable_http_proxy,
+            access=access_of(settings),
         )
 
     @classmethod
@@ -324,7 +325,7 @@ class Cluster(forking.Forkable):
                 if found is None and not is_new:
                     found, since_s = self._idle_link(address), self._clock.now_s()
             if found is None:
-                return Link(address, CONNECTION_OPTIONS, what="read", uses_proxy=self.uses_proxy)
+                return Link(address, CONNECTION_OPTIONS, what="read", access=self.access)
             if found.is_ended or self._clock.now_s() - since_s > _KEPT_S:
                 found.close()
                 found = None
@@ -419,7 +420,7 @@ class Cluster(forking.Forkable):
             channel = self._channels.get(address)
             if channel is None:
                 channel = self._channels[address] = self._network.channel(
-                    address, client_id=self.client_id, uses_proxy=self.uses_proxy
+                    address, client_id=self.client_id, access=self.access
                 )
             return channel
 
@@ -491,7 +492,7 @@ class Cluster(forking.Forkable):
     def _through_proxy(self, error: PylogError) -> PylogError:
         """What was found at the address was found without the proxy, which may be the one that does not answer."""
         variable = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
-        if not self.uses_proxy or variable is None:
+        if not self.access.uses_proxy or variable is None:
             return error
         return type(error)(
             f"{error.message}. enable.http.proxy is true, so connections go through the proxy that {variable} names: "

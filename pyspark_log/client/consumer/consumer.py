@@ -44,7 +44,6 @@ from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.group_assignment import GroupAssignment
 from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.records import ConsumedBatch, GroupMetadata, Record, timestamp_ms_of
-from pyspark_log.client.unsupported import without_later_settings
 
 _POLL_BYTES = 8 << 20
 
@@ -65,10 +64,9 @@ class Consumer(forking.Forkable):
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        """Connects only if ``topics`` are given. Raises `InvalidConfigError`, `NotSupportedError`, as `subscribe`."""
-        own_config, keywords = without_later_settings(config, settings)
+        """Connects only if ``topics`` are given. Raises `InvalidConfigError`, and as `subscribe`."""
         self._settings: ConsumerSettings = resolve(
-            "consumer", own_config, {"bootstrap_servers": bootstrap_servers, **keywords}
+            "consumer", config, {"bootstrap_servers": bootstrap_servers, **settings}
         )
         self._cluster = Cluster.from_settings(self._settings)
         self._fetcher = Fetcher(

@@ -506,7 +506,7 @@ class _BrokerThread:
             self._session = FetchExchange(
                 self._cluster.address_of(self._broker_id),
                 FetchHello(client_id=self._fetcher.client_id),
-                uses_proxy=self._cluster.uses_proxy,
+                access=self._cluster.access,
             )
         return self._session
 

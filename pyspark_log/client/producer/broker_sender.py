@@ -33,6 +33,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
 from broker_runtime.contract.waiting import Backoff, Worker
@@ -69,7 +70,7 @@ class BrokerSender:
         acks: int,
         request_timeout_ms: int,
         codec: str,
-        uses_proxy: bool = False,
+        access: Access = UNPROTECTED,
     ) -> None:
         """``stale`` is called with a batch whose partition seems to have another leader: new metadata is needed.
         ``on_defect`` is called with a defect that ended a thread."""
@@ -82,7 +83,7 @@ class BrokerSender:
         self._acks = acks
         self._timeout_ms = request_timeout_ms
         self._codec = codec
-        self._uses_proxy = uses_proxy
+        self._access = access
         self._lock = threading.Lock()
         self._stream: ProduceStream | None = None
         self._unanswered: deque[tuple[int, ProducerBatch]] = deque()
@@ -207,7 +208,7 @@ class BrokerSender:
         stream = ProduceStream(
             self._address_of(self.broker_id),
             ProduceHello(client_id=self._client_id),
-            uses_proxy=self._uses_proxy,
+            access=self._access,
         )
         with self._lock:
             self._stream = stream

@@ -20,6 +20,7 @@ from broker_runtime.contract.flight import (
     produce_descriptor,
 )
 from broker_runtime.contract.link import Connection, Link
+from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
 
@@ -29,11 +30,11 @@ _HEARTBEAT: Final = metadata(ProduceRequest(request_id=-1, heartbeat=True))
 class ProduceStream:
     """One open stream, on a connection of its own. When the process forks it is ended, and its owner opens another."""
 
-    def __init__(self, address: Address, hello: ProduceHello, *, uses_proxy: bool = False) -> None:
-        """Opens it; raises `BrokerUnavailableError` and the like if they show already. ``uses_proxy``: see
+    def __init__(self, address: Address, hello: ProduceHello, *, access: Access = UNPROTECTED) -> None:
+        """Opens it; raises `BrokerUnavailableError` and the like if they show already. ``access``: see
         `open_client`."""
         self.address = address
-        self._link = Link(address, STREAM_OPTIONS, what="produce stream", uses_proxy=uses_proxy)
+        self._link = Link(address, STREAM_OPTIONS, what="produce stream", access=access)
         self._link.open(lambda connection: _put(connection, hello))
 
     @property

@@ -47,7 +47,6 @@ from pyspark_log.client.producer.sender import Sender
 from pyspark_log.client.producer.topic_queues import TopicQueues
 from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
 from pyspark_log.client.records import GroupMetadata, timestamp_ms_of
-from pyspark_log.client.unsupported import without_later_settings
 
 _CLOSE_LIMIT_S = 30.0
 _FUTURE_LIMIT_MS = 3_600_000
@@ -67,10 +66,9 @@ class Producer(forking.Forkable):
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[ProducerKeywords],
     ) -> None:
-        """Raises `InvalidConfigError` for unknown or wrong settings, `NotSupportedError` for later versions'."""
-        own_config, keywords = without_later_settings(config, settings)
+        """Raises `InvalidConfigError` for unknown or wrong settings."""
         self._settings: ProducerSettings = resolve(
-            "producer", own_config, {"bootstrap_servers": bootstrap_servers, **keywords}
+            "producer", config, {"bootstrap_servers": bootstrap_servers, **settings}
         )
         self._is_closed = False
         self._start()

@@ -307,7 +307,7 @@ class Sender:
                     stale=self._stale,
                     on_defect=self.on_defect,
                     client_id=self._settings.client_id,
-                    uses_proxy=self._settings.enable_http_proxy,
+                    access=self._cluster.access,
                     acks=_ACKS[self._settings.acks],
                     request_timeout_ms=self._settings.request_timeout_ms,
                     codec=self._settings.compression_type,

@@ -71,12 +71,12 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
     from serving_groups import group_actions
 
     from broker_runtime.contract.errors import StaleBrokerEpochError
-    from broker_runtime.contract.settings import resolve
+    from broker_runtime.contract.settings import Address, resolve
     from broker_runtime.log import LogDirectory
     from broker_runtime.membership.disk_room import DiskRoom
     from broker_runtime.replication import Leadership, Partition, PartitionRegistry
     from broker_runtime.replication.registry import KnownTopic
-    from broker_runtime.server.flight import PylogFlightServer, Services
+    from broker_runtime.server.flight import ListenerPlan, PylogFlightServer, Services
     from broker_runtime.services.byte_budget import ByteBudget
     from broker_runtime.services.caller import BrokerCaller, Caller
     from broker_runtime.services.fetch import FetchService
@@ -172,8 +172,7 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
         answering = {name: actions[name] for name in ("metadata", "describe_config")}
         actions = {name: noting(name, call, noted) for name, call in {**silent, **answering}.items()}
     server = PylogFlightServer(
-        "127.0.0.1",
-        0,
+        [ListenerPlan(address=Address("127.0.0.1", 0))],
         services=Services(
             cluster_id=CLUSTER_ID,
             produce=produce,

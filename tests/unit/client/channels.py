@@ -14,6 +14,7 @@ from broker_runtime.contract.errors import ClosedError
 from broker_runtime.contract.flight import decode_action, decode_result, encode_action, metadata
 from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message
+from broker_runtime.contract.security import Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Clock
 from pyspark_log.client.connection import cluster as module
@@ -80,7 +81,7 @@ class FakeNetwork(Network):
         self.told: list[str] = []
         self._answer = answer
 
-    def channel(self, address: Address, *, client_id: str, uses_proxy: bool) -> Channel:
+    def channel(self, address: Address, *, client_id: str, access: Access) -> Channel:
         return FakeChannel(address, self._answer, self.told)  # type: ignore[return-value]
 
     def who_is_at(self, address: Address, *, limit_s: float) -> Peer:

@@ -26,6 +26,7 @@ from broker_runtime.contract.requests import (
     PartitionInfo,
     TopicInfo,
 )
+from broker_runtime.contract.security import UNPROTECTED
 from broker_runtime.contract.settings import resolve
 from broker_runtime.contract.waiting import Clock, Deadline
 from pyspark_log.client.connection.topics import Topic
@@ -130,7 +131,7 @@ class MemoryCluster:
     """Topics, log limits and one group's offsets, with the calls of `Cluster` that a consumer makes."""
 
     request_timeout_s = 5.0
-    uses_proxy = False
+    access = UNPROTECTED
     client_id = "test"
 
     def __init__(self, *topics: Topic) -> None:

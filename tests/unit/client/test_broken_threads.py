@@ -18,6 +18,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
+from broker_runtime.contract.security import UNPROTECTED
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from pyspark_log import Producer
@@ -124,7 +125,7 @@ def test_fetcher_does_not_wait_for_a_session_that_opens_while_it_stops(monkeypat
 
     class Known:
         client_id = "test"
-        uses_proxy = False
+        access = UNPROTECTED
 
         def address_of(self, broker_id: int) -> Address:
             return Address("b", broker_id)

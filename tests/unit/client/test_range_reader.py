@@ -13,6 +13,7 @@ from broker_runtime.contract.frame import encode_frame, parse_header, stamp
 from broker_runtime.contract.predicate.frames import Step
 from broker_runtime.contract.requests import PartitionInfo, TopicInfo
 from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.security import UNPROTECTED
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from pyspark_log.client.connection.topics import Topic
@@ -41,7 +42,7 @@ class BrokenCluster:
 
     request_timeout_s = 5.0
     client_id = "test"
-    uses_proxy = False
+    access = UNPROTECTED
 
     def leader(self, topic: Topic, partition: int) -> Any:
         raise ZeroDivisionError
@@ -51,7 +52,7 @@ class PatientCluster:
     """A caller with a long timeout, and a reading thread with a short one."""
 
     client_id = "test"
-    uses_proxy = False
+    access = UNPROTECTED
 
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s

@@ -32,6 +32,8 @@ _TYPES = {
     Kind.SIZE: "int | str",
     Kind.DURATION: "int | str",
     Kind.BOOLEAN: "bool",
+    Kind.PATH: "str | Path | None",
+    Kind.SECRET: "str | Secret | None",
     Kind.NAMES: "Sequence[str] | str | None",
 }
 """The annotation for a caller, where it is the same for all settings of a kind."""

@@ -1,0 +1,8 @@
+"""Who may do what: a broker's knowledge of users, access control lists and tokens.
+
+certificate_names  from the name in a certificate to a principal
+access_list        whether a caller may do something (pure)
+authorizer         the same for the services, with a memory, and the errors
+credentials        passwords and tokens, verified
+records            what ZooKeeper keeps of all that, read, watched and changed
+"""
