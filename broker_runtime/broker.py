@@ -67,6 +67,7 @@ _ROLLED_CHECK_S: Final = 0.5  # no shorter: while many segments roll, each check
 _ROOM_CHECK_S: Final = 1.0
 _KEPT_CHECK_S: Final = 5.0
 _FLUSH_CHECK_S: Final = 0.1
+_CERTIFICATES_S: Final = 2.0
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
 _HAND_OVER_S: Final = 6.0
@@ -245,6 +246,8 @@ class Broker:
         self._run("transactions", lambda _: transactions.step(), interrupt=transactions.wake)
         self._run("transaction-ends", lambda worker: transactions.step_ending(worker))
         self._run("security-records", lambda _: security.records.step(), interrupt=security.records.wake)
+        if security.tls is not None:
+            self._run("certificates", lambda _: _step_certificates(server))
         self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))
         for directory in directories:
             self._run_disk(replication.hosting, directory)
@@ -413,6 +416,11 @@ class Broker:
 
 def _step_disk_work(work: DiskWorker, _: Worker) -> None:
     work.step(_STEP_S)
+
+
+def _step_certificates(server: PylogFlightServer) -> float:
+    server.renew_certificates()
+    return _CERTIFICATES_S
 
 
 def _step_producer_ids(producer_ids: ProducerIdService) -> float:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from broker_runtime.contract.acls import Acl, AclFilter
     from broker_runtime.contract.model import (
         BrokerDescription,
         ClusterDescription,
@@ -46,7 +47,7 @@ __all__ = [
     "OffsetAndTimestamp", "GroupOffset", "TimestampType",
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
     "OpenTransactionDescription", "TransactionListing",
-    "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind",
+    "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind", "Acl", "AclFilter",
     "errors", "DefaultSource", "register", "load", "write_once", "QueryMetrics",
 ]  # fmt: skip
 
@@ -77,6 +78,8 @@ _HOME = {
     "MemberDescription": _MODEL,
     "OffsetsBehind": _BEHIND,
     "offsets_behind": _BEHIND,
+    "Acl": "broker_runtime.contract.acls",
+    "AclFilter": "broker_runtime.contract.acls",
     "DefaultSource": "pyspark_log.spark.source",
     "load": "pyspark_log.spark.load",
     "QueryMetrics": "pyspark_log.spark.query_metrics",

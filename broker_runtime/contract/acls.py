@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 
 from broker_runtime.contract.errors import InvalidRequestError
-from broker_runtime.contract.requests import Entries, Message, Request
+from broker_runtime.contract.requests import Entries, Message, Request, make_decoders
 
 AclOperation = Literal[
     "All", "Read", "Write", "Create", "Delete", "Alter", "Describe", "DescribeConfigs", "AlterConfigs"
@@ -194,3 +194,6 @@ def check_user_name(name: Any) -> str:
 
 OPERATIONS: Final[tuple[str, ...]] = get_args(AclOperation)
 RESOURCE_TYPES: Final[tuple[str, ...]] = get_args(AclResourceType)
+
+
+make_decoders()

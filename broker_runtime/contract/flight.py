@@ -336,7 +336,8 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
         return errors.NotAPylogBrokerError(f"{address} is another service, not a pylog broker")
     refusal = next((said for words, said in _TLS_FAILURES if words in text), None)
     if refusal is not None:
-        return errors.SslAuthenticationError(f"{address} {refusal}: {text}")
+        _, separator, reason = text.rpartition("certificate verify failed: ")
+        return errors.SslAuthenticationError(f"{address} {refusal}{f' ({reason})' if separator else ''}")
     if isinstance(exc, flight.FlightUnavailableError) and ("failed to connect" in text or "resolving" in text):
         return errors.BrokerUnavailableError(f"{address} cannot be reached: {text}")
     return errors.NetworkError(f"the connection to {address} broke: {text}")

@@ -21,6 +21,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -45,6 +46,9 @@ from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.thread_limit import allowing_threads
 from broker_runtime.contract.waiting import CLOCK, Clock
+
+# gRPC reads it when it starts. Otherwise each handshake that fails is a line on the user's stderr, beside the error.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)

@@ -10,9 +10,10 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import flight
 
 from broker_runtime.contract import streams, thread_limit
@@ -20,6 +21,7 @@ from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
     BrokerOverloadedError,
     BrokerUnavailableError,
+    InvalidConfigError,
     InvalidRequestError,
     NotSupportedError,
     SetupError,
@@ -39,9 +41,10 @@ from broker_runtime.contract.flight import (
 )
 from broker_runtime.contract.security import PemFiles
 from broker_runtime.contract.settings import Address
-from broker_runtime.contract.waiting import Deadline
+from broker_runtime.contract.waiting import Backoff, Deadline
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.ports import require_free_port
+from broker_runtime.server import connections
 from broker_runtime.server.authentication import OPEN, Authenticator
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
@@ -69,6 +72,8 @@ _OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper
 _CONNECTIONS_PER_STREAM = 4  # for each stream allowed: clients have others for actions, and idle ones
 _FEWEST_CONNECTIONS = 64
 _MORE_OPEN_FILES = 8192  # connections that come between two checks
+_REBIND_S = 5.0
+_REBIND_PAUSE_S = 0.01
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
 _logger = logging.getLogger(__name__)
@@ -149,6 +154,9 @@ class PylogFlightServer:
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
         self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
         self._listeners: list[_Listener] = []
+        self._ending: list[threading.Thread] = []  # of listeners whose certificate was renewed, and that have streams
+        self._unusable = b""  # the files' contents that were found not to be right
+        self._is_stopping = False
         known = frozenset(plan.address.port for plan in listeners)
         try:
             if 0 not in known:  # a flood may be waiting for these very ports
@@ -174,6 +182,49 @@ class PylogFlightServer:
     def port(self) -> int:
         """That of the first listener."""
         return int(self._listeners[0].port)
+
+    def renew_certificates(self) -> list[str]:
+        """Lets listeners whose certificate, key or CAs have other contents begin anew, on their ports; returns their
+        names. Streams go on as they are; connections that come from now on see the new certificate. For about a
+        millisecond nobody listens, and clients try again. Files that are not right change nothing, which is logged."""
+        renewed = []
+        for position, listener in enumerate(self._listeners):
+            tls = listener.plan.tls
+            if tls is None or self._is_stopping:
+                continue
+            fingerprint = tls.fingerprint()
+            if fingerprint in (listener.fingerprint, self._unusable):
+                continue
+            try:
+                tls.check()
+            except InvalidConfigError as error:
+                event(_logger, "renew certificate", level=logging.ERROR, listener=listener.name, error=error)
+                self._unusable = fingerprint
+                continue
+            self._listeners[position] = self._begun_anew(listener)
+            renewed.append(listener.name)
+            event(_logger, "renew certificate", listener=listener.name)
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
+        return renewed
+
+    def _begun_anew(self, old: _Listener) -> _Listener:
+        known = {each.cookie for each in connections.traffic(frozenset({old.port})).values()}
+        # It stops to listen at once, and returns when its last stream has ended. The thread keeps it alive until then.
+        ending = threading.Thread(target=old.shutdown, name="flight-end", daemon=True)
+        self._ending.append(ending)
+        ending.start()
+        plan = replace(old.plan, address=Address(old.plan.address.host, old.port))
+        deadline, backoff = Deadline(_REBIND_S), Backoff()
+        while True:
+            try:
+                new = _Listener(plan, calls=self, openings=self._openings)
+                break
+            except (pa.ArrowException, OSError):
+                if deadline.expired:
+                    raise
+                deadline.sleep(min(backoff.next_s(), _REBIND_PAUSE_S))
+        self._memory_watch.bound_renewed(frozenset({old.port}), known)
+        return new
 
     def _start_watches(self, ports: Ports) -> None:
         self._streams.start(ports)
@@ -204,6 +255,7 @@ class PylogFlightServer:
         Blocks up to ``timeout_s``. False: some call is still running then; its thread ends with the process.
         """
         deadline = Deadline(timeout_s)
+        self._is_stopping = True
         self._streams.refuse_new()
         ending = threading.Thread(target=self._shut_down, name="flight-shutdown", daemon=True)
         ending.start()
@@ -223,7 +275,7 @@ class PylogFlightServer:
         ]
         for thread in ending:
             thread.start()
-        for thread in ending:
+        for thread in (*ending, *self._ending):
             thread.join()
 
     def stream_kinds(self) -> list[str]:
@@ -390,6 +442,8 @@ class _Listener(flight.FlightServerBase):
 
     def __init__(self, plan: ListenerPlan, *, calls: PylogFlightServer, openings: Openings) -> None:
         """Listens from now on. Raises `SetupError`, `InvalidConfigError`."""
+        self.plan = plan
+        self.fingerprint = b"" if plan.tls is None else plan.tls.fingerprint()
         self._calls = calls
         self._authenticator = plan.authenticator
         host, port = plan.address

@@ -30,7 +30,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -203,6 +203,15 @@ class MemoryWatch:
             for address, each in connections.traffic(self._ports).items():
                 # It was made before that, so its beginning may be unknown for good. Its peer connects again.
                 connections.reset_now(each.descriptor, self._ports, address)
+
+    def bound_renewed(self, ports: connections.Ports, known: Collection[int]) -> None:
+        """As `bound_new`, for ports at which another socket listens now. ``known``: the cookies of the connections from
+        before, which go on."""
+        with self._stepping:
+            connections.bound_new(ports, True)
+            for address, each in connections.traffic(ports).items():
+                if each.cookie not in known:
+                    connections.reset_now(each.descriptor, ports, address)
 
     def stop(self) -> None:
         """Ends the threads; waits up to a second for the one that checks."""

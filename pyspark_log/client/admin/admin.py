@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
+from broker_runtime.contract.acls import Acl, AclFilter
 from broker_runtime.contract.errors import (
     InvalidPartitionsError,
     InvalidRequestError,
@@ -56,7 +57,7 @@ from broker_runtime.contract.schema import (
     schema_to_bytes,
 )
 from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
-from pyspark_log.client.admin import descriptions, groups, health, movement, transactions
+from pyspark_log.client.admin import descriptions, groups, health, movement, security, transactions
 from pyspark_log.client.admin.health import ClusterHealth
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
@@ -301,6 +302,34 @@ class Admin:
         """Aborts what is open of the id; whoever has it cannot commit any more. What was decided stays. Raises
         `InvalidTxnStateError` if the id is unknown."""
         transactions.abort_transactions(self._cluster, transactional_id)
+
+    # --- users and access control lists -------------------------------------------------------------------------
+
+    def create_acls(self, acls: Iterable[Acl]) -> list[Acl]:
+        """Adds these rules; they are in force within a second. Returns those that are new. Raises
+        `InvalidRequestError` for one that could mean nothing; then none is added."""
+        return security.create_acls(self._cluster, acls)
+
+    def delete_acls(self, *filters: AclFilter) -> list[Acl]:
+        """Removes the rules that match any of these; returns them."""
+        return security.delete_acls(self._cluster, filters)
+
+    def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """The rules that match (None: all), sorted."""
+        return security.describe_acls(self._cluster, AclFilter() if wanted is None else wanted)
+
+    def set_password(self, user: str, password: str) -> None:
+        """Makes the user, or gives it another password: what the old one opened ends within a second. Only a salted
+        hash leaves this process. Raises `InvalidRequestError`."""
+        security.set_password(self._cluster, user, password)
+
+    def delete_user(self, user: str) -> None:
+        """Removes the user, if there is one of that name: what it has open ends within a second."""
+        security.delete_user(self._cluster, user)
+
+    def list_users(self) -> list[str]:
+        """The names of the users that have passwords, sorted."""
+        return security.list_users(self._cluster)
 
     # --- the cluster ------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
     RetriableError,
+    SslAuthenticationError,
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
@@ -506,6 +507,13 @@ class Cluster(forking.Forkable):
         if isinstance(failure, RequestTimedOutError):
             return  # a broker may be slow: silence is waited out
         peer = self._network.who_is_at(address, limit_s=deadline.remaining_s())
+        if peer is Peer.TLS and self.access.tls is not None:
+            if "Socket closed" in failure.message:  # gRPC's words for it, and no others
+                raise SslAuthenticationError(
+                    f"{address} closed the connection after the handshake: does it ask for a certificate "
+                    "(ssl.certfile), or not trust the one it gets?"
+                )
+            peer = Peer.SILENT
         self._strangers[address] = peer if is_certain(peer) else None
         if is_certain(peer) and len(self.bootstrap_servers) > 1:
             error = error_for(peer, address, 0.0)

@@ -60,7 +60,7 @@ class Peer(Enum):
 
 
 _WHAT_IT_IS: Mapping[Peer, str] = {
-    Peer.TLS: "expects TLS, which pylog does not speak",
+    Peer.TLS: "expects TLS: security.protocol=SSL, or SASL_SSL with a user",
     Peer.ZOOKEEPER: f"is ZooKeeper. Clients talk to brokers, which listen on port {DEFAULT_PORT} by default",
     Peer.KAFKA: f"is Kafka, not pylog, whose brokers listen on port {DEFAULT_PORT} by default",
     Peer.SSH: "is an SSH server, not a pylog broker",

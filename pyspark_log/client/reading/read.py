@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import InvalidRequestError, OffsetOutOfRangeError
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.settings import resolve
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -32,6 +34,7 @@ def read(
     where: str | None = None,
     metadata: bool = False,
     bootstrap_servers: str | Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatchReader:
     """The records of a topic from ``start`` up to but not including ``end``, as they are now.
 
@@ -40,13 +43,14 @@ def read(
     ``columns``: only these, in this order; the broker sends no others. ``where``: only the records that match, in the
     words of Spark SQL (``"delay > 15 AND carrier LIKE 'U%'"``); README says which. A topic with a schema has its
     columns, one without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a struct
-    of topic, partition, offset, timestamp, timestampType, headers.
+    of topic, partition, offset, timestamp, timestampType, headers. ``config``: settings of an admin client by dotted
+    name, such as ``security.protocol``.
 
     The reader blocks while the broker is away, up to 30 s without progress. Connections end with the reader: read it
     to its end, or close it. Raises `UnknownTopicOrPartitionError`, `SchemaMismatchError` (unknown column),
     `OffsetOutOfRangeError`, `InvalidPredicateError`; while reading also `CorruptRecordError`, `DataLossError`.
     """
-    cluster = Cluster.at(bootstrap_servers)
+    cluster = Cluster.from_settings(resolve("admin", config, {"bootstrap_servers": bootstrap_servers}))
     try:
         described = cluster.topic(topic)
         names = list(columns) if columns is not None else _all_names(described)

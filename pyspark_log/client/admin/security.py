@@ -1,0 +1,76 @@
+"""Users and access control lists, as an administrator sees and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from broker_runtime.contract.acls import (
+    Acl,
+    AclFilter,
+    AclsResponse,
+    AlterUsersRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeUsersRequest,
+    UsersResponse,
+    check_acl,
+    check_user_name,
+)
+from broker_runtime.contract.errors import InvalidRequestError
+from broker_runtime.contract.passwords import hash_password
+from broker_runtime.contract.requests import portions
+from pyspark_log.client.connection.cluster import Cluster
+
+_LEAST_PASSWORD_CHARS = 8
+_MOST_PASSWORD_BYTES = 1_024
+
+
+def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> list[Acl]:
+    """Those that are new. Raises `InvalidRequestError` before anything is created."""
+    wanted = list(acls)
+    for acl in wanted:
+        check_acl(acl)
+    created: list[Acl] = []
+    for portion in portions(wanted):
+        created += cluster.call("create_acls", CreateAclsRequest(acls=portion), AclsResponse).acls
+    return created
+
+
+def delete_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Acl]:
+    """Those that are gone."""
+    deleted: list[Acl] = []
+    for portion in portions(filters):
+        deleted += cluster.call("delete_acls", DeleteAclsRequest(filters=portion), AclsResponse).acls
+    return deleted
+
+
+def describe_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
+    """Those that match, sorted."""
+    return list(cluster.call("describe_acls", DescribeAclsRequest(filter=wanted), AclsResponse).acls)
+
+
+def set_password(cluster: Cluster, user: str, password: str) -> None:
+    """Makes the user, or gives it another password."""
+    check_user_name(user)
+    check_password(password)
+    cluster.call("alter_users", AlterUsersRequest(upserts={user: hash_password(password)}), UsersResponse)
+
+
+def delete_user(cluster: Cluster, user: str) -> None:
+    """Nothing happens if there is none of that name."""
+    cluster.call("alter_users", AlterUsersRequest(deletions=(user,)), UsersResponse)
+
+
+def list_users(cluster: Cluster) -> list[str]:
+    """The names, sorted."""
+    return list(cluster.call("describe_users", DescribeUsersRequest(), UsersResponse).users)
+
+
+def check_password(password: str) -> None:
+    """Raises `InvalidRequestError` for one that is too short or too long. The error does not show it."""
+    if len(password) < _LEAST_PASSWORD_CHARS or len(password.encode()) > _MOST_PASSWORD_BYTES:
+        raise InvalidRequestError(
+            f"the password has {len(password)} characters: from {_LEAST_PASSWORD_CHARS} on, and up to "
+            f"{_MOST_PASSWORD_BYTES} bytes, are allowed"
+        )
