@@ -21,7 +21,7 @@ The names are Kafka's (`AclBinding`, `AclOperation`, `ResourceType`, `PatternTyp
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -117,11 +117,15 @@ IMPLIES: Final[dict[str, frozenset[str]]] = {
 class CreateAclsRequest(Request, frozen=True, kw_only=True):
     """All of these, or none. Those that exist already change nothing."""
 
+    MOST_BYTES: ClassVar[int] = 2 << 20
+
     acls: Entries[Acl]
 
 
 class DeleteAclsRequest(Request, frozen=True, kw_only=True):
     """All that match any of these."""
+
+    MOST_BYTES: ClassVar[int] = 2 << 20
 
     filters: Entries[AclFilter]
 
@@ -149,10 +153,19 @@ class PasswordHash(Message, frozen=True, kw_only=True):
         return f"PasswordHash(cost={self.cost})"
 
 
+class UserPassword(Message, frozen=True, kw_only=True):
+    """A user that is to have this password."""
+
+    user: _Text
+    password: PasswordHash
+
+
 class AlterUsersRequest(Request, frozen=True, kw_only=True):
     """Users that are to have these passwords, new or not, and users that are to be gone. All, or none."""
 
-    upserts: Annotated[dict[_Text, PasswordHash], msgspec.Meta(max_length=1_000)] = msgspec.field(default_factory=dict)
+    MOST_BYTES: ClassVar[int] = 2 << 20
+
+    upserts: Entries[UserPassword] = ()
     deletions: Entries[_Text] = ()
 
 

@@ -61,7 +61,7 @@ class Authorizer:
         # An audit line. The name is cut and escaped by `event`.
         event(
             _logger,
-            "deny",
+            "deny request",
             level=logging.WARNING,
             principal=caller.principal,
             address=caller.address,

@@ -2,6 +2,7 @@
 
     flight            which Flight call is which service
     boundary          a call → its `Caller`; errors of every kind → what the wire may see
+    authentication    who a listener's callers are
     openings          calls before their first message
     produce_stream    DoPut of frames: one thread reads and appends, one acknowledges, in order
     fetch_session     DoExchange: a fetch at a time, with signs of life while it waits

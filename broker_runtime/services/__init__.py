@@ -7,6 +7,8 @@
     movement                          moves of partitions, elections, brokers that are being emptied
     offsets, groups                   where logs begin and end; consumer groups and their commits
     producer_ids, transactions        ids of idempotent producers; transactions
+    authorization                     what the caller must be allowed for each action
+    security                          users, access control lists, tokens
     caller                            who is calling; whether a caller is the broker that it says it is
     leadership_check                  asks ZooKeeper who leads, before records are said not to be there
     peer_beliefs                      waits until the other brokers know of a change of a topic

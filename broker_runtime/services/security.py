@@ -47,10 +47,10 @@ class SecurityService:
 
     def alter_users(self, caller: Caller, request: AlterUsersRequest) -> UsersResponse:
         """New users, new passwords, and users that are to be gone; answers with those there are then."""
-        with logged_change(
-            _logger, "alter users", caller, upserts=some_of(request.upserts), deletions=some_of(request.deletions)
-        ):
-            return UsersResponse(users=self._records.alter_users(request.upserts, request.deletions))
+        upserts = {each.user: each.password for each in request.upserts}
+        deletions = request.deletions
+        with logged_change(_logger, "alter users", caller, upserts=some_of(upserts), deletions=some_of(deletions)):
+            return UsersResponse(users=self._records.alter_users(upserts, deletions))
 
     def describe_users(self, caller: Caller, request: DescribeUsersRequest) -> UsersResponse:
         """All users."""

@@ -78,15 +78,13 @@ def _common(
             "-o",
             "--output",
             metavar="FORMAT",
-            help="table, wide, json, jsonl, yaml, name.",
+            help="table, wide, json(l), yaml, name.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(
-            "--timeout", metavar="TIME", help="Give up after 10 (seconds), 500ms, 2m.", rich_help_panel=_PANEL
-        ),
+        typer.Option("--timeout", metavar="TIME", help="Give up after 10 (s), 500ms, 2m.", rich_help_panel=_PANEL),
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Skip confirmation.", rich_help_panel=_PANEL)] = False,
     quiet: Annotated[

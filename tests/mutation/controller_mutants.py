@@ -165,7 +165,7 @@ CONTROLLER: Final = (
     Mutant(
         name="caller_forgets_the_client",
         file="broker_runtime/server/boundary.py",
-        old="            self.caller = Caller(client_id=client_id, address=self.caller.address)\n",
+        old="            self.caller = replace(self.caller, client_id=client_id)\n",
         new="            pass\n",
         breaks="Services and log lines get the caller.",
         tests=("tests/unit/server/test_boundary.py",),

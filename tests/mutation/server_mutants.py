@@ -127,7 +127,7 @@ SERVER: Final = (
     Mutant(
         name="new_connection_is_not_bounded",
         file="broker_runtime/server/connections.py",
-        old="bounded = TAKES_TO_BARRIER[0] if local_port in _bounded else None",
+        old="bounded = TAKES_TO_BARRIER[0] if port in _bounded else None",
         new="bounded = None",
         breaks="A connection that nobody has seen yet receives 4 MiB at most.",
         tests=_KERNEL,

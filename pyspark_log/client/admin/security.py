@@ -13,6 +13,7 @@ from broker_runtime.contract.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
     DescribeUsersRequest,
+    UserPassword,
     UsersResponse,
     check_acl,
     check_user_name,
@@ -54,7 +55,8 @@ def set_password(cluster: Cluster, user: str, password: str) -> None:
     """Makes the user, or gives it another password."""
     check_user_name(user)
     check_password(password)
-    cluster.call("alter_users", AlterUsersRequest(upserts={user: hash_password(password)}), UsersResponse)
+    wanted = UserPassword(user=user, password=hash_password(password))
+    cluster.call("alter_users", AlterUsersRequest(upserts=(wanted,)), UsersResponse)
 
 
 def delete_user(cluster: Cluster, user: str) -> None:

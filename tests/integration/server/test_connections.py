@@ -44,6 +44,9 @@ class Pair:
         host, port = self.client.getsockname()[:2]
         return PeerAddress(host, port)
 
+    def traffic(self) -> dict[PeerAddress, connections.Traffic]:
+        return connections.traffic(frozenset({self.port}))
+
 
 @pytest.fixture(params=["127.0.0.1", "::1", "mapped"] if _HAS_IPV6 else ["127.0.0.1"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
@@ -82,7 +85,7 @@ def test_look_leaves_no_descriptor_open(pair: Pair) -> None:
         for _ in range(50):
             for connection in connections.connections_to({pair.peer}).values():
                 connection.close()
-            for connection in connections.idle_connections(pair.port, 0).values():
+            for connection in connections.idle_connections(frozenset({pair.port}), 0).values():
                 connection.close()
         # Fifty looks might each leave some; another thread of this process may open or close a few.
         assert len(os.listdir("/proc/self/fd")) < before + 25  # noqa: PTH208
@@ -103,14 +106,18 @@ def test_traffic_counts_received_bytes_and_leaves_descriptors_alone(pair: Pair) 
     pair.client.sendall(b"x" * 1000)
     pair.server.sendall(b"y" * 100)
     wait_until(
-        lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come", SOON_S
+        lambda: pair.traffic()[pair.peer].received_bytes == 1000,
+        "1,000 bytes have come",
+        SOON_S,
     )
     wait_until(
-        lambda: connections.traffic(pair.port)[pair.peer].acknowledged_bytes >= 100, "100 bytes are taken", SOON_S
+        lambda: pair.traffic()[pair.peer].acknowledged_bytes >= 100,
+        "100 bytes are taken",
+        SOON_S,
     )
-    assert connections.traffic(pair.port)[pair.peer].descriptor == pair.server.fileno()
-    assert list(connections.traffic(pair.port)) == [pair.peer]
-    assert pair.peer not in connections.traffic(pair.peer.port)
+    assert pair.traffic()[pair.peer].descriptor == pair.server.fileno()
+    assert list(pair.traffic()) == [pair.peer]
+    assert pair.peer not in connections.traffic(frozenset({pair.peer.port}))
     assert pair.server.recv(2000) == b"x" * 1000
 
 
@@ -118,12 +125,14 @@ def test_reset_drops_received_bytes_and_ends_both_sides(pair: Pair) -> None:
     """After a mere shutdown the server would still read and keep everything in the kernel's buffers."""
     pair.client.sendall(b"x" * 1000)
     wait_until(
-        lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come", SOON_S
+        lambda: pair.traffic()[pair.peer].received_bytes == 1000,
+        "1,000 bytes have come",
+        SOON_S,
     )
     descriptor = pair.server.fileno()
-    assert not connections.reset(descriptor, pair.port, PeerAddress("127.0.0.9", 9))
-    assert connections.reset(descriptor, pair.port, pair.peer)
-    assert not connections.reset(descriptor, pair.port, pair.peer)
+    assert not connections.reset(descriptor, frozenset({pair.port}), PeerAddress("127.0.0.9", 9))
+    assert connections.reset(descriptor, frozenset({pair.port}), pair.peer)
+    assert not connections.reset(descriptor, frozenset({pair.port}), pair.peer)
     pair.client.settimeout(5)
     for end in (pair.server, pair.client):
         with pytest.raises(ConnectionResetError):
@@ -136,10 +145,10 @@ def test_sweep_ends_idle_connections_but_not_those_of_open_streams(pair: Pair) -
     is_ipv6 = ":" in pair.peer.host
     host = f"ipv6:%5B{pair.peer.host}%5D" if is_ipv6 else f"ipv4:{pair.peer.host}"
     stream = table.open("fetch", CLIENT, parse_peer(f"{host}:{pair.peer.port}"))
-    assert table.sweep(pair.port, 0.0) == 0
+    assert table.sweep(frozenset({pair.port}), 0.0) == 0
     table.close(stream)
-    assert table.sweep(pair.port, 3600.0) == 0
-    assert table.sweep(pair.port, 0.0) == 1
+    assert table.sweep(frozenset({pair.port}), 3600.0) == 0
+    assert table.sweep(frozenset({pair.port}), 0.0) == 1
     pair.client.settimeout(5)
     assert pair.client.recv(1) == b""
 

@@ -47,13 +47,16 @@ class Served:
 
     def renew(self, credit_bytes: int = _CREDIT_BYTES, *, is_crowded: bool = False) -> None:
         """Grants a credit to each connection."""
-        found = connections.traffic(self.port)
+        found = self.traffic()
         budget_bytes = credit_bytes * 4 // 3 * len(found)
         self.credits.renew(found, dict.fromkeys(found, 0.0), budget_bytes, is_crowded=is_crowded)
 
+    def traffic(self) -> dict[PeerAddress, connections.Traffic]:
+        return connections.traffic(frozenset({self.port}))
+
     def received_bytes(self, client: socket.socket) -> int:
         host, port = client.getsockname()[:2]
-        return connections.traffic(self.port)[PeerAddress(host, port)].received_bytes
+        return self.traffic()[PeerAddress(host, port)].received_bytes
 
 
 _FAMILIES = ["127.0.0.1", "::1", "mapped"] if _HAS_IPV6 else ["127.0.0.1"]
@@ -70,7 +73,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         listener.bind(("::" if is_mapped else family, 0))
         listener.listen()
         made = Served(listener, "127.0.0.1" if is_mapped else family)
-        made.credits.start(made.port)
+        made.credits.start(frozenset({made.port}))
         yield made
         made.credits.stop()
 
@@ -180,7 +183,7 @@ def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Serve
         server.sendall(b"answer")
         assert read(client, 6) == b"answer"
         wait_until(
-            lambda: all(each.acknowledged_bytes >= 6 for each in connections.traffic(served.port).values()),
+            lambda: all(each.acknowledged_bytes >= 6 for each in served.traffic().values()),
             "taken",
             SOON_S,
         )
@@ -242,13 +245,13 @@ def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
     """The one that cuts it may have to wait."""
     with served.connected() as (client, server):
         served.renew()
-        (address, each), *_ = connections.traffic(served.port).items()
+        (address, each), *_ = served.traffic().items()
         served.credits.take_nothing(address, each.descriptor)
         thread = threading.Thread(target=client.sendall, args=(b"x" * 100,), daemon=True)
         thread.start()
         wait_until_refused(client)
         assert served.received_bytes(client) == 0
-        assert connections.reset(each.descriptor, served.port, address)
+        assert connections.reset(each.descriptor, frozenset({served.port}), address)
         with pytest.raises(ConnectionResetError):
             server.recv(1)
 
@@ -259,7 +262,7 @@ def test_connection_whose_first_packet_is_not_known_sends_some_between_two_renew
 ) -> None:
     """The kernel reports the first packet only once, and keeps none of a flood of connections."""
     with served.connected() as (client, server):
-        (address, each), *_ = connections.traffic(served.port).items()
+        (address, each), *_ = served.traffic().items()
         assert connections.first_sequence(each.descriptor, PeerAddress(address.host, 1)) is None
         assert connections.first_sequence(each.descriptor, address) is not None
         assert connections.first_sequence(each.descriptor, address) is None
@@ -278,17 +281,17 @@ def test_connection_whose_first_packet_is_not_known_sends_some_between_two_renew
 def test_new_connections_are_held_and_confined_independently(served: Served) -> None:
     """Two watches look for different floods, and one may end before the other."""
     served.renew(is_crowded=True)
-    connections.hold_new(served.port, True, why="test")
-    connections.hold_new(served.port, False, why="test")
+    connections.hold_new(frozenset({served.port}), True, why="test")
+    connections.hold_new(frozenset({served.port}), False, why="test")
     with served.connected() as (client, server), sending(client):
         wait_until_refused(client)
         assert served.received_bytes(client) == 0
-        connections.hold_new(served.port, True, why="test")
+        connections.hold_new(frozenset({served.port}), True, why="test")
         served.renew(2 * len(_DATA))
         assert read(server, len(_DATA)) == _DATA
         with pytest.raises(TimeoutError):
             socket.create_connection((served.host, served.port), timeout=0.2)
-        connections.hold_new(served.port, False, why="test")
+        connections.hold_new(frozenset({served.port}), False, why="test")
 
 
 def test_credits_are_renewed_though_no_descriptor_is_left(served: Served) -> None:
@@ -322,8 +325,8 @@ def test_of_two_connections_from_one_port_of_a_peer_one_is_ended() -> None:
             one.connect(("127.0.0.1", port))
             two.connect(("127.0.0.2", port))
             accepted = [each.accept()[0] for each in (listener, other)]
-            assert len(connections.traffic(port)) == 1
-            assert len(connections.traffic(port, ends_twins=True)) == 1
+            assert len(connections.traffic(frozenset({port}))) == 1
+            assert len(connections.traffic(frozenset({port}), ends_twins=True)) == 1
             ended = 0
             for each in (one, two):
                 each.settimeout(0.5)
@@ -346,7 +349,7 @@ def test_second_descriptor_of_a_connection_is_no_second_connection() -> None:
         client.connect(listener.getsockname())
         accepted = listener.accept()[0]
         with accepted, accepted.dup():
-            assert len(connections.traffic(listener.getsockname()[1], ends_twins=True)) == 1
+            assert len(connections.traffic(frozenset({listener.getsockname()[1]}), ends_twins=True)) == 1
             accepted.sendall(b"still here")
             client.settimeout(5)
             assert client.recv(10) == b"still here"

@@ -11,6 +11,7 @@ from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings import (
     SCOPES,
     Address,
+    Listener,
     load_broker_settings,
     parse_duration,
     parse_size,
@@ -58,7 +59,7 @@ def test_fields_have_the_types_of_their_parsed_values(scope):
 @pytest.mark.parametrize(
     ("scope", "name", "value"),
     [
-        ("broker", "listeners", Address("127.0.0.1", 9192)),
+        ("broker", "listeners", (Listener("PLAINTEXT", Address("127.0.0.1", 9192)),)),
         ("broker", "zookeeper_connect", "localhost:2181/pylog"),
         ("broker", "zookeeper_session_timeout_ms", 18_000),
         ("broker", "log_retention_check_interval_ms", 300_000),
@@ -247,7 +248,7 @@ def test_broker_file_accepts_quoted_bare_and_nested_names(tmp_path, text):
     path.write_text(text)
     settings = load_broker_settings(path)
     assert (settings.broker_id, settings.log_dirs) == (3, (Path("/a"), Path("/b")))
-    assert settings.listeners == Address("h", 1)
+    assert settings.listeners == (Listener("PLAINTEXT", Address("h", 1)),)
     assert settings.num_partitions == 1
 
 

@@ -12,6 +12,7 @@ from foreign_names import FOREIGN_SCHEMAS, foreign_schema
 from pyarrow import flight
 
 from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequestError, NotSupportedError
+from broker_runtime.security.credentials import NO_PROOF
 from broker_runtime.server.boundary import (
     PeerGoneError,
     answering,
@@ -29,10 +30,13 @@ class Context:
 
     def __init__(self, peer: str = "ipv4:10.0.0.7:4711", header: str | None = None) -> None:
         self._peer = peer
-        self._call = None if header is None else SimpleNamespace(client_id=header)
+        self._call = None if header is None else SimpleNamespace(client_id=header, proof=NO_PROOF)
 
     def peer(self) -> str:
         return self._peer
+
+    def peer_identity(self) -> bytes:
+        return b""
 
     def get_middleware(self, name: str) -> Any:
         assert name == MIDDLEWARE

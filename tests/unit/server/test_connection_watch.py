@@ -37,11 +37,11 @@ class World:
         self.looks += 1
         return {address: Traffic(0, received_bytes, 0) for address, received_bytes in self.received.items()}
 
-    def _reset(self, descriptor: int, port: int, address: PeerAddress) -> bool:
+    def _reset(self, descriptor: int, ports: connections.Ports, address: PeerAddress) -> bool:
         del self.received[address]
         return True
 
-    def _hold_new(self, port: int, is_held: bool, *, why: str) -> None:
+    def _hold_new(self, ports: connections.Ports, is_held: bool, *, why: str) -> None:
         self.is_held = is_held
 
 

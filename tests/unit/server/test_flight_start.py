@@ -20,7 +20,7 @@ from broker_runtime.contract.link import open_client
 from broker_runtime.contract.settings import Address
 from broker_runtime.ports import choose_port
 from broker_runtime.server import connections
-from broker_runtime.server.flight import PylogFlightServer, Services
+from broker_runtime.server.flight import ListenerPlan, PylogFlightServer, Services
 from tests.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -33,12 +33,13 @@ class Noting(PylogFlightServer):
     could_connect: bool | None = None
     stopped = 0
 
-    def _start_watches(self, port: int) -> None:
+    def _start_watches(self, ports: connections.Ports) -> None:
+        (port,) = ports
         with socket.socket() as peer:
             self.could_connect = peer.connect_ex((HOST, port)) == 0
         if self.fails:
             raise PortInUseError("a reason not to start")
-        super()._start_watches(port)
+        super()._start_watches(ports)
 
     def _stop_watches(self) -> None:
         type(self).stopped += 1
@@ -46,8 +47,10 @@ class Noting(PylogFlightServer):
 
 
 def start(kind: type[Noting], port: int) -> Noting:
-    services = SimpleNamespace(actions={"metadata": None}, plain=None, is_broker=lambda headers: False)
-    return kind(HOST, port, services=cast(Services, cast(Any, services)), max_streams=10, memory_bytes=1 << 30)
+    checks: dict[str, Any] = {"is_broker": lambda headers: False, "is_current": lambda caller: True}
+    services = SimpleNamespace(actions={"metadata": None}, plain=None, **checks)
+    plan = ListenerPlan(address=Address(HOST, port))
+    return kind([plan], services=cast(Services, cast(Any, services)), max_streams=10, memory_bytes=1 << 30)
 
 
 def serve_for_a_moment(port: int) -> None:
@@ -82,8 +85,8 @@ def keeps_beginnings(port: int) -> bool:
     if sys.platform != "linux":
         return True
     with socket.create_connection((HOST, port), 5):
-        wait_until(lambda: connections.traffic(port), "the server accepts", limit_s=10)
-        listening = list(connections._listening_at(port))
+        wait_until(lambda: connections.traffic(frozenset({port})), "the server accepts", limit_s=10)
+        listening = list(connections._listening_at(frozenset({port})))
         for descriptor in listening:
             with socket.socket(fileno=os.dup(descriptor)) as own:
                 if not own.getsockopt(socket.IPPROTO_TCP, connections._TCP_SAVE_SYN):

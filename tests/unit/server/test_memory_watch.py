@@ -50,7 +50,7 @@ def kernel_of(monkeypatch: pytest.MonkeyPatch, sockets: Mapping[PeerAddress, Soc
     def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> TakesUntil:
         return TakesUntil(received_bytes + credit_bytes)
 
-    def set_filter(descriptor: int, port: int, address: PeerAddress, wanted: object) -> bool:
+    def set_filter(descriptor: int, ports: connections.Ports, address: PeerAddress, wanted: object) -> bool:
         sockets[address].filter = wanted
         return True
 
@@ -82,7 +82,7 @@ class World:
             clock=ReadClock(lambda: self.now_s),
         )
 
-        def traffic(port: int, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
+        def traffic(ports: connections.Ports, *, ends_twins: bool = False) -> dict[PeerAddress, Traffic]:
             self.looks += 1
             self.now_s += self.look_takes_s
             return {
@@ -91,7 +91,7 @@ class World:
                 if not each.is_cut
             }
 
-        def reset(descriptor: int, port: int, address: PeerAddress) -> bool:
+        def reset(descriptor: int, ports: connections.Ports, address: PeerAddress) -> bool:
             self.sockets[address].is_cut = True
             return True
 
@@ -101,13 +101,13 @@ class World:
         kernel_of(monkeypatch, self.sockets)
         self.is_confined = False
 
-        def confine_new(port: int, is_confined: bool) -> None:
+        def confine_new(ports: connections.Ports, is_confined: bool) -> None:
             self.is_confined = is_confined
 
         monkeypatch.setattr(connections, "confine_new", confine_new)
         self.is_held = False
 
-        def hold_new(port: int, is_held: bool, *, why: str) -> None:
+        def hold_new(ports: connections.Ports, is_held: bool, *, why: str) -> None:
             self.is_held = is_held
 
         monkeypatch.setattr(connections, "hold_new", hold_new)
@@ -681,7 +681,7 @@ def test_broker_whose_watch_has_a_defect_serves_on(world: World, monkeypatch: py
         raise ValueError("defect")
 
     monkeypatch.setattr(world.watch, "_memory_bytes", fail)
-    world.watch.start(1)
+    world.watch.start(frozenset({1}))
     try:
         wait_until(lambda: not world.is_held, "the watch has given up")
     finally:
@@ -698,7 +698,7 @@ def test_failed_cut_ends_no_worker_and_is_retried(world: World, error: Exception
     def fail() -> None:
         raise error
 
-    world.watch.start(1)
+    world.watch.start(frozenset({1}))
     try:
         for _ in range(8):
             world.watch._order(fail)
@@ -711,7 +711,7 @@ def test_failed_cut_ends_no_worker_and_is_retried(world: World, error: Exception
 def test_connection_whose_cut_failed_is_cut_by_a_later_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not count as one that is ending."""
 
-    def fail(descriptor: int, port: int, address: PeerAddress) -> bool:
+    def fail(descriptor: int, ports: connections.Ports, address: PeerAddress) -> bool:
         raise OSError("no descriptor")
 
     with monkeypatch.context() as failing:

@@ -46,7 +46,7 @@ class World:
         self.is_confined = False
         self.credits = ReceiveCredits()
 
-        def set_filter(descriptor: int, port: int, address: PeerAddress, wanted: object) -> bool:
+        def set_filter(descriptor: int, ports: connections.Ports, address: PeerAddress, wanted: object) -> bool:
             if self.can_set:
                 self.filters[address] = wanted
                 self.set_count += 1
@@ -55,7 +55,7 @@ class World:
         def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
             return self.unreported.pop(address, None)
 
-        def confine_new(port: int, is_confined: bool) -> None:
+        def confine_new(ports: connections.Ports, is_confined: bool) -> None:
             self.is_confined = is_confined
 
         monkeypatch.setattr(connections, "takes_until", lambda first, received, credit: Until(first, received + credit))

@@ -173,18 +173,18 @@ def test_silent_connections_are_cut_unless_they_have_a_stream_or_an_action(
     watch.table.open("fetch", CLIENT, parse_peer("ipv4:127.0.0.1:1"))
     acting = watch.table.acting(parse_peer("ipv4:127.0.0.1:2"))
     acting.__enter__()
-    assert watch.table.cut_silent(9) == 0
+    assert watch.table.cut_silent(frozenset({9})) == 0
     patience[0] = Patience(2.0, actions_excuse=True, streams_excuse=True)
-    assert watch.table.cut_silent(9) == 0  # seen for the first time
+    assert watch.table.cut_silent(frozenset({9})) == 0  # seen for the first time
     watch.now_s += 1
     with watch.table.acting(parse_peer("ipv4:127.0.0.1:3")):
         pass
     watch.now_s += 1.5
-    assert watch.table.cut_silent(9) == 1
+    assert watch.table.cut_silent(frozenset({9})) == 1
     assert [sockets[address].is_cut for address in addresses] == [False, False, False, True]
     watch.now_s += 1
     acting.__exit__(None, None, None)
-    watch.table.cut_silent(9)
+    watch.table.cut_silent(frozenset({9}))
     assert [sockets[address].is_cut for address in addresses] == [False, False, True, True]
 
 
@@ -203,7 +203,7 @@ def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, m
     for _ in range(10):
         with watch.table.acting(parse_peer("ipv4:127.0.0.1:3")):
             pass
-        watch.table.cut_silent(9)
+        watch.table.cut_silent(frozenset({9}))
         cuts.append([each.is_cut for each in sockets.values()])
         watch.now_s += 1
     assert cuts[1] == [False, False, False]
@@ -226,7 +226,7 @@ def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
         watch.now_s += 1
     cuts = []
     for _ in range(4):
-        watch.table.cut_silent(9)
+        watch.table.cut_silent(frozenset({9}))
         cuts.append([each.is_cut for each in sockets.values()])
         watch.now_s += 1
     assert cuts == [[False, True, False], [True, True, False], [True, True, False], [True, True, False]]

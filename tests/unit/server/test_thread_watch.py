@@ -35,17 +35,17 @@ class World:
             threads=lambda: self.threads,
             clock=ReadClock(lambda: self.now_s),
         )
-        self.watch._port = 1
+        self.watch._ports = frozenset({1})
 
-        def traffic(port: int) -> dict[PeerAddress, Traffic]:
+        def traffic(ports: connections.Ports) -> dict[PeerAddress, Traffic]:
             self.looks += 1
             return {address: Traffic(0, received_bytes, 0) for address, received_bytes in self.received.items()}
 
-        def reset_now(descriptor: int, port: int, address: PeerAddress) -> bool:
+        def reset_now(descriptor: int, ports: connections.Ports, address: PeerAddress) -> bool:
             del self.received[address]
             return True
 
-        def hold_new(port: int, is_held: bool, *, why: str) -> None:
+        def hold_new(ports: connections.Ports, is_held: bool, *, why: str) -> None:
             self.is_held = is_held
 
         monkeypatch.setattr(connections, "traffic", traffic)
@@ -102,7 +102,7 @@ def test_failed_unblocking_is_retried(world: World, monkeypatch: pytest.MonkeyPa
     world.step(700, caller=40)
     hold_new = connections.hold_new
 
-    def fail(port: int, is_held: bool, *, why: str) -> None:
+    def fail(ports: connections.Ports, is_held: bool, *, why: str) -> None:
         raise OSError("no descriptor")
 
     monkeypatch.setattr(connections, "hold_new", fail)

@@ -44,7 +44,7 @@ def test_watch_looks_again_after_a_look_failed_for_lack_of_resources(
         has_looked_again.set()
 
     watch = _MADE[watched](look)
-    watch.start(0)
+    watch.start(frozenset({0}))
     try:
         assert has_looked_again.wait(LIMIT_S)
     finally:

@@ -30,7 +30,7 @@ BROKERS = {
 def test_follower_is_admitted_in_its_registration() -> None:
     hello = FetchHello(replica_id=2, broker_epoch=5, secret="s3cret")
     assert admit_replica(CLIENT, hello, BROKERS) == BrokerCaller(
-        client_id=CLIENT.client_id, address=CLIENT.address, broker_id=2, broker_epoch=5
+        client_id=CLIENT.client_id, address=CLIENT.address, is_broker=True, broker_id=2, broker_epoch=5
     )
 
 

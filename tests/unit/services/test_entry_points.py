@@ -17,9 +17,11 @@ from broker_runtime.contract.settings import resolve
 from broker_runtime.following.peers import Peers
 from broker_runtime.meters import NO_METERS
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.security.authorizer import ALLOW_ALL
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
 from broker_runtime.services.producer_ids import ProducerIdService
+from broker_runtime.services.security import SecurityService
 from broker_runtime.services.transactions import TransactionService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from tests.unit.membership.members import Broker
@@ -62,6 +64,7 @@ def test_services_are_found() -> None:
         "ProduceService",
         "ProducerIdService",
         "ReadService",
+        "SecurityService",
         "TopicService",
         "TransactionService",
     }
@@ -90,6 +93,9 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
         transactions=TransactionService.__new__(TransactionService),
         peers=Peers(1),
         meters=NO_METERS,
+        security=SecurityService.__new__(SecurityService),
+        authorizer=ALLOW_ALL,
+        is_current=lambda caller: True,
     ).actions
     assert served.keys() == ACTIONS.keys()
     for name, serve in served.items():

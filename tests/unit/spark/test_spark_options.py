@@ -94,7 +94,7 @@ def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: py
         ),
         ({**BASE, "maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be positive"),
         ({"option.subscribe": "t", "owner": "me", **BASE, "Provider": "pylog"}, "Use CREATE TEMPORARY VIEW … USING"),
-        ({**BASE, "pylog.ssl.cafile": "x"}, "not in this version"),
+        ({**BASE, "pylog.ssl.truststore.location": "x"}, "What secures connections is pylog.sasl.mechanism"),
         *[
             ({**BASE, f"pylog.{name}": "x"}, f"Option 'pylog.{name}' is not supported")
             for name in ("auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit",
@@ -146,8 +146,6 @@ def test_client_options_without_effect_are_one_warning(caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     ("parse", "given", "named"),
     [
-        (parse_source_options, {"pylog.security.protocol": "plaintext"}, "pylog.security.protocol"),
-        (parse_sink_options, {"pylog.security.protocol": "PLAINTEXT"}, "pylog.security.protocol"),
         (parse_sink_options, {"pylog.compression.type": "snappy"}, "pylog.compression.type=snappy"),
         (parse_sink_options, {"pylog.compression.type": "gzip"}, "pylog.compression.type=gzip"),
         (parse_sink_options, {"pylog.partitioner.ignore.keys": "false"}, "pylog.partitioner.ignore.keys"),
@@ -210,7 +208,8 @@ def test_sink_accepts_sparks_own_options_of_a_query() -> None:
         ({"pylog.value.serializer": "x"}, OptionError, "Option 'pylog.value.serializer' is not supported"),
         ({"pylog.acks": "2"}, OptionError, "Option 'pylog.acks' is not supported: a task is done when all in-sync"),
         ({"pylog.linger.ms": "soon"}, OptionError, "pylog.linger.ms='soon'"),
-        ({"pylog.security.protocol": "SASL_SSL"}, OptionError, "not in this version"),
+        ({"pylog.security.protocol": "SASL_SSL"}, OptionError, "SASL_SSL needs sasl.username and sasl.password"),
+        ({"pylog.sasl.jaas.config": "x"}, OptionError, "Option 'pylog.sasl.jaas.config' has no meaning here"),
         ({"pylog.compression.type": "brotli"}, OptionError, "pylog.compression.type='brotli': must be one of none"),
         (
             {"pylog.partitioner.class": "com.example.Mine"},
