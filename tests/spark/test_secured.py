@@ -1,0 +1,99 @@
+"""Spark on a cluster on which not everybody may do everything, and where its secrets are to be seen: nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_log import Acl
+from tests.secured import Secured, secured_cluster
+
+TOPIC, OUT, PASSWORD = "rides", "copies", "a password of spark's"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_cluster(tmp_path_factory.mktemp("secured"), 1) as made:
+        with made.admin() as admin:
+            admin.create_topic(TOPIC, partitions=2)
+            admin.create_topic(OUT, partitions=2)
+            admin.set_password("spark", PASSWORD)
+            admin.create_acls(
+                [
+                    Acl(principal="User:spark", operation="Read", resource_type="Topic", name=TOPIC),
+                    Acl(principal="User:spark", operation="Write", resource_type="Topic", name=TOPIC),
+                    Acl(principal="User:spark", operation="Write", resource_type="Topic", name=OUT),
+                    Acl(
+                        principal="User:spark", operation="Write", resource_type="TransactionalId", name="*",
+                    ),
+                    Acl(principal="User:spark", operation="Read", resource_type="Group", name="team"),
+                ]
+            )  # fmt: skip
+        yield made
+
+
+@pytest.fixture
+def options(secured: Secured) -> dict[str, str]:
+    return {f"pylog.{name}": value for name, value in secured.user("spark", PASSWORD).items()}
+
+
+def test_job_reads_and_writes_with_a_user_over_tls_and_shows_its_password_nowhere(
+    spark: SparkSession, secured: Secured, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Batch write, batch read, a stream from topic to topic; plans, progress, checkpoint and output are searched."""
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("pylog").options(**options).option("topic", TOPIC).mode("append").save()
+    read = spark.read.format("pylog").options(**options).option("subscribe", TOPIC).load()
+    assert read.count() == 100
+    stream = (
+        spark.readStream.format("pylog")
+        .options(**options)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("pylog.group.id", "team")
+        .load()
+    )
+    checkpoint = tmp_path / "checkpoint"
+    query = (
+        stream.select("value")
+        .writeStream.format("pylog")
+        .options(**options)
+        .option("topic", OUT)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for mode in ("simple", "extended", "formatted", "cost"):
+            read.explain(mode=mode)
+    texts = [shown.getvalue(), repr(read), repr(query.recentProgress), str(query.status), "".join(capfd.readouterr())]
+    texts += [path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file()]
+    assert len(texts) > 6
+    for text in texts:
+        assert PASSWORD not in text
+    root = {f"pylog.{name}": value for name, value in secured.root.items()}
+    root["pylog.bootstrap.servers"] = secured.cluster.bootstrap_servers_of("IN")
+    copies = spark.read.format("pylog").options(**root).option("subscribe", OUT).load()
+    assert sorted(int(row.value) for row in copies.collect()) == list(range(100))
+
+
+@pytest.mark.parametrize("what", ["wrong password", "topic that may not be read"])
+def test_refusal_is_one_sentence_without_the_password(spark: SparkSession, options: dict[str, str], what: str) -> None:
+    given = dict(options)
+    if what == "wrong password":
+        given["pylog.sasl.password"] = PASSWORD[::-1]
+    reader = spark.read.format("pylog").options(**given).option("subscribe", OUT)
+    with pytest.raises(Exception, match=r"\[(SASL_AUTHENTICATION|TOPIC_AUTHORIZATION)_FAILED\]") as refused:
+        reader.load().count()
+    text = str(refused.value)
+    assert PASSWORD not in text
+    assert PASSWORD[::-1] not in text
+    assert re.search("is wrong|may not Read topic 'copies'", text)
