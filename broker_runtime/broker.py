@@ -52,7 +52,7 @@ from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, is_same_address, require_free_port
 from broker_runtime.server.flight import PylogFlightServer
 from broker_runtime.services.producer_ids import ProducerIdService
-from broker_runtime.zookeeper.client import KazooZooKeeper
+from broker_runtime.zookeeper.client import KazooZooKeeper, ZooKeeperAccess
 from broker_runtime.zookeeper.membership import note_stopped
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import Endpoint
@@ -190,6 +190,7 @@ class Broker:
             settings.zookeeper_connect,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connect_timeout_s=max(_CONNECT_S, settings.zookeeper_session_timeout_ms / 1_000),
+            access=ZooKeeperAccess.of(settings),
         )
         self._client = client
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)

@@ -66,13 +66,17 @@ class PemFiles:
     certificate: Path | None = None
     key: Path | None = None
 
-    def check(self) -> None:
-        """Raises `InvalidConfigError` if a file cannot be read, holds no certificate or key, or the two do not fit."""
-        if self.ca is not None:
-            _loaded("ssl.cafile", self.ca, lambda path: ssl.create_default_context(cafile=path))
-        if self.certificate is not None:
-            assert self.key is not None
-            self.own_pair()
+    def check(self, prefix: str = "") -> None:
+        """Raises `InvalidConfigError` if a file cannot be read, holds no certificate or key, or the two do not fit.
+        ``prefix``: of the settings' names."""
+        try:
+            if self.ca is not None:
+                _loaded("ssl.cafile", self.ca, lambda path: ssl.create_default_context(cafile=path))
+            if self.certificate is not None:
+                assert self.key is not None
+                self.own_pair()
+        except InvalidConfigError as error:
+            raise InvalidConfigError(prefix + error.message) from None
 
     def fingerprint(self) -> bytes:
         """Another one where a file has other contents, is missing, or is there again. Never raises."""

@@ -101,7 +101,9 @@ class BundledZooKeeper:
         server_id: int = 1,
         ensemble: Sequence[EnsembleMember] = (),
         environment: Mapping[str, str] | None = None,
+        more_settings: Sequence[str] = (),
     ) -> None:
+        """``more_settings``: further lines of its ``zoo.cfg``."""
         self._directory = directory.absolute()
         self._host = host
         self._port = port
@@ -109,6 +111,7 @@ class BundledZooKeeper:
         self._server_id = server_id
         self._ensemble = tuple(ensemble)
         self._environment = environment
+        self._more_settings = tuple(more_settings)
         self._process: GuardedProcess | None = None
 
     @property
@@ -276,6 +279,7 @@ class BundledZooKeeper:
             f"server.{member.server_id}={member.host}:{member.quorum_port}:{member.election_port}"
             for member in self._ensemble
         ]
+        lines += self._more_settings
         if self._ensemble:
             (data / "myid").write_text(f"{self._server_id}\n")
         (self._directory / "zoo.cfg").write_text("\n".join(lines) + "\n")

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import kazoo
@@ -23,8 +24,11 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, GetData, MultiHeader, int_struct, stat_struct
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from broker_runtime.contract.errors import InvalidConfigError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.security import PemFiles
+from broker_runtime.contract.settings import BrokerSettings, Secret
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
@@ -70,6 +74,54 @@ _AWAY: Final = (
 _ERROR: Final = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperAccess:
+    """How to connect, and who one is then. ``ca`` None: without TLS. ``sets_acl``: what is created is closed to all who
+    are somebody else."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    username: str | None = None
+    password: Secret | None = None
+    sets_acl: bool = False
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> ZooKeeperAccess:
+        """As a broker with these settings. Raises `InvalidConfigError` for files that are not right."""
+        if settings.zookeeper_ssl_cafile is not None:
+            PemFiles(
+                ca=settings.zookeeper_ssl_cafile,
+                certificate=settings.zookeeper_ssl_certfile,
+                key=settings.zookeeper_ssl_keyfile,
+            ).check("zookeeper.")
+        return cls(
+            ca=settings.zookeeper_ssl_cafile,
+            certificate=settings.zookeeper_ssl_certfile,
+            key=settings.zookeeper_ssl_keyfile,
+            username=settings.zookeeper_username,
+            password=settings.zookeeper_password,
+            sets_acl=settings.zookeeper_set_acl,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """For kazoo's client."""
+        found: dict[str, Any] = {}
+        if self.ca is not None:
+            # kazoo's defaults: no TLS, and any name in the certificate.
+            found |= {"use_ssl": True, "check_hostname": True, "verify_certs": True, "ca": str(self.ca)}
+        if self.certificate is not None and self.key is not None:
+            found |= {"certfile": str(self.certificate), "keyfile": str(self.key)}
+        if self.username is not None and self.password is not None:
+            found["auth_data"] = [("digest", f"{self.username}:{self.password.reveal()}")]
+        if self.sets_acl:
+            found["default_acl"] = CREATOR_ALL_ACL
+        return found
+
+
+OPEN: Final = ZooKeeperAccess()
+
+
 class KazooZooKeeper:
     """A `ZooKeeperClient` over a real ZooKeeper. Made by `connect`."""
 
@@ -94,6 +146,7 @@ class KazooZooKeeper:
         session_timeout_ms: int,
         connect_timeout_s: float = 15.0,
         operation_limit_s: float = OPERATION_LIMIT_S,
+        access: ZooKeeperAccess = OPEN,
     ) -> KazooZooKeeper:
         """Connects, and creates the chroot of ``host:port,host:port/chroot`` if it is missing.
 
@@ -104,8 +157,7 @@ class KazooZooKeeper:
         for owner, name in ((_Kazoo, "_call"), (ConnectionHandler, "_invoke")):
             if not hasattr(owner, name):
                 raise SetupError(
-                    f"kazoo {kazoo.__version__} has no {owner.__name__}.{name}, which pylog needs. "
-                    "Install kazoo 2.10 or 2.11"
+                    f"kazoo {kazoo.__version__} has no {owner.__name__}.{name}, which pylog needs. Install kazoo 2.11"
                 )
         servers, _, chroot = connect_string.partition("/")
         chroot = chroot.strip("/")
@@ -117,6 +169,7 @@ class KazooZooKeeper:
                 connection_retry=KazooRetry(
                     max_tries=-1, delay=_RECONNECT_DELAYS_S[0], max_delay=_RECONNECT_DELAYS_S[1]
                 ),
+                **access.arguments(),
             )
         except (kz.KazooException, ValueError) as error:
             raise InvalidConfigError(f"zookeeper.connect={connect_string!r}: {error}") from None
@@ -127,8 +180,9 @@ class KazooZooKeeper:
             try:
                 client.start(connect_timeout_s)
             except KazooTimeoutError:
+                how = "" if access.ca is None else " over TLS with the certificates of zookeeper.ssl.cafile"
                 raise ZooKeeperUnavailableError(
-                    f"No ZooKeeper answers at {servers} after {connect_timeout_s:g} s. "
+                    f"No ZooKeeper answers at {servers}{how} after {connect_timeout_s:g} s. "
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
             if chroot:
@@ -226,6 +280,12 @@ class KazooZooKeeper:
         """See `ZooKeeperClient`."""
         self._ask(path, lambda: self._client.ensure_path_async(path))
 
+    def set_acl(self, path: str, *, is_closed: bool) -> None:
+        """Closes a znode to all who are somebody else than this client, or opens it to everybody. Raises `NoNodeError`,
+        `ZooKeeperUnavailableError`."""
+        acl = CREATOR_ALL_ACL if is_closed else OPEN_ACL_UNSAFE
+        self._ask(path, lambda: self._client.set_acls_async(path, acl))
+
     def close(self) -> None:
         """See `ZooKeeperClient`."""
         with self._changed:
@@ -316,7 +376,8 @@ def _translated(error: Exception, path: str) -> Exception:
         return ZooKeeperUnavailableError(f"{path}: ZooKeeper did not answer ({type(error).__name__})")
     if isinstance(error, kz.NoAuthError | kz.AuthFailedError | kz.InvalidACLError):
         return ZooKeeperUnavailableError(
-            f"{path}: ZooKeeper refuses it to this broker ({type(error).__name__}). Correct the znode's ACL"
+            f"{path}: ZooKeeper refuses it to this broker ({type(error).__name__}). Correct zookeeper.username and "
+            "zookeeper.password, or the znode's ACL"
         )
     return ZooKeeperUnavailableError(f"{path}: ZooKeeper refused it ({type(error).__name__}: {error})")
 

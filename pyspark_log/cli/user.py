@@ -25,10 +25,10 @@ _NAME = typer.Argument(help="The user's name.", metavar="USER", show_default=Fal
 _FILE = typer.Option(
     "--password-file", metavar="FILE", help="Read the password from a file; - is standard input.", show_default=False
 )
-_ZOOKEEPER = typer.Option(
-    "--zookeeper",
-    metavar="HOST:PORT/PATH",
-    help="Write to ZooKeeper (a broker's zookeeper.connect), for the first user.",
+_BROKER_CONFIG = typer.Option(
+    "--broker-config",
+    metavar="FILE",
+    help="Write to ZooKeeper, as the broker with these settings: for the first user.",
     show_default=False,
 )
 _TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
@@ -56,16 +56,16 @@ def add(
     invocation: Invocation,
     user: Annotated[str, _NAME],
     password_file: Annotated[str | None, _FILE] = None,
-    zookeeper: Annotated[str | None, _ZOOKEEPER] = None,
+    broker_config: Annotated[Path | None, _BROKER_CONFIG] = None,
 ) -> None:
     """Add a user with a password. What it may do, ACLs say: pylog acl add.
 
-    Where every listener asks who calls, the first user is added with --zookeeper; super.users of the brokers lets it do
-    everything.
+    Where every listener asks who calls, the first user is added with --broker-config; super.users of the brokers lets
+    it do everything.
     """
     password = _password(user, password_file)
-    if zookeeper is not None:
-        _change_in_zookeeper(zookeeper, user, password, must_be_new=True)
+    if broker_config is not None:
+        _change_in_zookeeper(broker_config, user, password, must_be_new=True)
     else:
         with invocation.admin() as admin:
             if user in admin.list_users():
@@ -78,12 +78,12 @@ def passwd(
     invocation: Invocation,
     user: Annotated[str, _NAME],
     password_file: Annotated[str | None, _FILE] = None,
-    zookeeper: Annotated[str | None, _ZOOKEEPER] = None,
+    broker_config: Annotated[Path | None, _BROKER_CONFIG] = None,
 ) -> None:
     """Give a user another password. What the old one opened ends."""
     password = _password(user, password_file)
-    if zookeeper is not None:
-        _change_in_zookeeper(zookeeper, user, password, must_be_new=False)
+    if broker_config is not None:
+        _change_in_zookeeper(broker_config, user, password, must_be_new=False)
     else:
         with invocation.admin() as admin:
             if user not in admin.list_users():
@@ -127,16 +127,15 @@ def _password(user: str, file: str | None) -> str:
     return str(password)
 
 
-def _change_in_zookeeper(connect: str, user: str, password: str, *, must_be_new: bool) -> None:
+def _change_in_zookeeper(broker_config: Path, user: str, password: str, *, must_be_new: bool) -> None:
     """As a broker would. Raises `InvalidConfigError` where the user exists, or does not."""
     from broker_runtime.contract.acls import check_user_name
     from broker_runtime.contract.passwords import hash_password
     from broker_runtime.security.records import SecurityRecords
-    from broker_runtime.zookeeper.client import KazooZooKeeper
+    from pyspark_log.cli.zookeeper import as_broker
 
     check_user_name(user)
-    client = KazooZooKeeper.connect(connect, session_timeout_ms=10_000, connect_timeout_s=10.0)
-    try:
+    with as_broker(broker_config) as client:
         records = SecurityRecords(client)
         records.read()
         if must_be_new and user in records.users:
@@ -144,5 +143,3 @@ def _change_in_zookeeper(connect: str, user: str, password: str, *, must_be_new:
         if not must_be_new and user not in records.users:
             raise _not_found(user)
         records.alter_users({user: hash_password(password)}, ())
-    finally:
-        client.close()

@@ -84,6 +84,20 @@ class BrokerSettings:
     zookeeper_session_timeout_ms: Annotated[int, Setting(Kind.DURATION, 18 * _SECOND, minimum=2 * _SECOND,
         maximum=_MINUTE,
         doc="How long ZooKeeper waits for a silent broker before it counts as gone.")]
+    zookeeper_ssl_cafile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The CAs whose ZooKeeper servers are trusted: a PEM file. With it, connections to ZooKeeper use TLS.")]
+    zookeeper_ssl_certfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="The broker's certificate for ZooKeeper, where that asks for one: a PEM file.")]
+    zookeeper_ssl_keyfile: Annotated[Path | None, Setting(Kind.PATH,
+        doc="Its key: a PEM file that is not encrypted.")]
+    zookeeper_username: Annotated[str | None, Setting(Kind.TEXT,
+        doc="Who all brokers are to ZooKeeper (its scheme digest).")]
+    zookeeper_password: Annotated[Secret | None, Setting(Kind.SECRET,
+        doc="The password. ZooKeeper is sent it as it is: use TLS.")]
+    # Invariant: only with a username or a certificate.
+    zookeeper_set_acl: Annotated[bool, Setting(Kind.BOOLEAN, False,
+        doc="Whether what brokers write in ZooKeeper is closed to everybody else. What is there already stays as it "
+            "is: `pylog zookeeper acl`.")]
     num_partitions: Annotated[int, Setting(Kind.INTEGER, 1, minimum=1, maximum=10_000,
         doc="Partitions of a topic that does not say.")]
     default_replication_factor: Annotated[int, Setting(Kind.INTEGER, 1, minimum=1, maximum=32,

@@ -161,6 +161,23 @@ def _fit_broker(values: Mapping[str, Any]) -> None:
         )
 
     _fit_listeners(values)
+    _fit_zookeeper(values)
+
+
+def _fit_zookeeper(values: Mapping[str, Any]) -> None:
+    if (values["zookeeper_username"] is None) != (values["zookeeper_password"] is None):
+        raise InvalidConfigError("zookeeper.username and zookeeper.password need each other")
+    if (values["zookeeper_ssl_certfile"] is None) != (values["zookeeper_ssl_keyfile"] is None):
+        raise InvalidConfigError("zookeeper.ssl.certfile and zookeeper.ssl.keyfile need each other")
+    if values["zookeeper_ssl_certfile"] is not None and values["zookeeper_ssl_cafile"] is None:
+        raise InvalidConfigError("zookeeper.ssl.certfile needs zookeeper.ssl.cafile: whose servers count")
+    if values["zookeeper_username"] is not None and ":" in values["zookeeper_username"]:
+        raise InvalidConfigError(f"zookeeper.username={values['zookeeper_username']!r}: must be a name without ':'")
+    proves = values["zookeeper_username"] is not None or values["zookeeper_ssl_certfile"] is not None
+    if values["zookeeper_set_acl"] and not proves:
+        raise InvalidConfigError(
+            "zookeeper.set.acl=true needs zookeeper.username or zookeeper.ssl.certfile: who else could read it then?"
+        )
 
 
 def _fit_listeners(values: Mapping[str, Any]) -> None:
