@@ -27,7 +27,6 @@ SMALL_FILES_WITH_A_REASON = {
     "broker_runtime.periodic": "knows nothing of brokers",
     "broker_runtime.services.configs": _SERVICE,
     "pyspark_log.cli.broker": _COMMAND,
-    "pyspark_log.cli.zookeeper": _COMMAND,
     "pyspark_log.errors": "what users import",
 }
 """Files of fewer lines with one importer, and why they are not a part of it."""

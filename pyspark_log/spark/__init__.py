@@ -6,6 +6,7 @@
     planning        from offsets to input partitions: rate limit, splitting, coalescing, data loss (pure)
     row_schema      the Spark schema of a source's rows, and where each column comes from
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
+    task_secrets    what tasks prove themselves with: a token in place of the driver's password
     worker_cluster  the connections that one of Spark's Python processes keeps
     worker_memory   what these processes imported stays out of Spark's garbage collections
     range_reading   an input partition's ranges as Arrow batches (on the executors)

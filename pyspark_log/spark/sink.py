@@ -19,7 +19,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -58,6 +58,7 @@ from pyspark_log.spark.log_view import QUERY_PATIENCE_S
 from pyspark_log.spark.options import SinkOptions
 from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
+from pyspark_log.spark.task_secrets import task_token, with_token
 from pyspark_log.spark.worker_cluster import worker_cluster
 from pyspark_log.spark.worker_memory import keep_imports
 
@@ -139,7 +140,8 @@ class PylogBatchWriter(DataSourceArrowWriter):
             raise OverwriteRefusedError('A log only appends. Use .mode("append"), or delete the topic first.')
         is_named = options.app_id is not None
         # A write that has a name is one of a query's, which waits as long as its source does.
-        self._plan = _patiently(lambda: plan_sink(options, schema)) if is_named else plan_sink(options, schema)
+        plan = _patiently(lambda: plan_sink(options, schema)) if is_named else plan_sink(options, schema)
+        self._plan = replace(plan, options=with_token(options, task_token(options)))
         # Made once: attempts, commit and abort share it.
         write_id = uuid.uuid4().hex
         self._scope = BatchScope(
@@ -172,7 +174,7 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         keep_imports()
         check_schema(options, schema)
-        self._options = options
+        self._options = with_token(options, _patiently(lambda: task_token(options)))
         self._schema = schema
 
     @plain_errors()

@@ -8,6 +8,7 @@ where it does not, `pyspark_log.register(spark)` registers it. Spark makes one `
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -23,7 +24,7 @@ from pyspark.sql.types import StructType
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.offsets import SpecificOffsets
-from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
+from pyspark_log.spark.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
 from pyspark_log.spark.plain_errors import plain_errors
 from pyspark_log.spark.planning import plan_batch
 from pyspark_log.spark.query_offsets import find_end, find_start, input_partitions, narrowed, refuse_missing
@@ -31,6 +32,7 @@ from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
 from pyspark_log.spark.sink import PylogBatchWriter, PylogStreamWriter
 from pyspark_log.spark.stream_reader import PylogStreamReader
+from pyspark_log.spark.task_secrets import TaskPartition, task_token, with_token, without_password, without_secrets
 
 
 class DefaultSource(DataSource):
@@ -39,6 +41,13 @@ class DefaultSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._layout: RowLayout | None = None
+        self._is_planned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Once there is a reader or a writer, Spark sends this along to the tasks, which use its name alone."""
+        if not self._is_planned:
+            return dict(self.__dict__)
+        return {**self.__dict__, "options": without_secrets(self.options)}
 
     @classmethod
     def name(cls) -> str:
@@ -55,25 +64,33 @@ class DefaultSource(DataSource):
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        options = parse_source_options(self.options)
+        options = self._parsed_for_reading()
         return PylogBatchReader(options, self._layout_of(options, schema))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        options = parse_source_options(self.options)
+        options = self._parsed_for_reading()
         return PylogStreamReader(options, self._layout_of(options, schema))
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
-        return PylogBatchWriter(parse_sink_options(self.options), schema, overwrite)
+        return PylogBatchWriter(self._parsed_for_writing(), schema, overwrite)
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:
         """For ``df.writeStream``. ``overwrite`` is Spark's way to say "complete mode": each result is appended, as
         with Kafka's sink."""
-        return PylogStreamWriter(parse_sink_options(self.options), schema)
+        return PylogStreamWriter(self._parsed_for_writing(), schema)
+
+    def _parsed_for_reading(self) -> SourceOptions:
+        self._is_planned = True
+        return parse_source_options(self.options)
+
+    def _parsed_for_writing(self) -> SinkOptions:
+        self._is_planned = True
+        return parse_sink_options(self.options)
 
     def _layout_of(self, options: SourceOptions, schema: StructType) -> RowLayout:
         layout = self._layout or _find_layout(options)
@@ -106,6 +123,9 @@ class PylogBatchReader(DataSourceReader):
         self._options = options
         self._layout = layout
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_options": without_password(self._options)}
+
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
@@ -124,9 +144,11 @@ class PylogBatchReader(DataSourceReader):
                 ranges = narrowed(ranges, where, snapshot, view)
         finally:
             view.close()
-        return [InputPartition(group) for group in input_partitions(ranges, options, snapshot, where)]
+        token = task_token(options)
+        return [TaskPartition(group, token) for group in input_partitions(ranges, options, snapshot, where)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition. None as value is Spark's own for "there are no partitions"."""
         with plain_errors():
-            yield from read_ranges(partition.value or (), self._options, self._layout)
+            options = with_token(self._options, getattr(partition, "token", None))
+            yield from read_ranges(partition.value or (), options, self._layout)

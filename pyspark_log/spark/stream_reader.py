@@ -42,6 +42,7 @@ from pyspark_log.spark.query_member import QueryMember
 from pyspark_log.spark.query_offsets import QueryOffsets
 from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout
+from pyspark_log.spark.task_secrets import TaskPartition, task_token, with_token, without_password
 
 _STOP_LIMIT_S = 3.0
 _LEAVE_LIMIT_S = 0.8  # of these, kept for leaving the group
@@ -117,7 +118,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query: _Query | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_query": None}
+        return {**self.__dict__, "_query": None, "_options": without_password(self._options)}
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
@@ -171,12 +172,14 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query = self._running()
         query.admit()
         groups = query.offsets.plan(offset_from_json(start), offset_from_json(end))
-        return [InputPartition(group) for group in groups]
+        token = task_token(self._options)
+        return [TaskPartition(group, token) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of an input partition, on an executor."""
         with plain_errors():
-            yield from read_ranges(partition.value or (), self._options, self._layout)
+            options = with_token(self._options, getattr(partition, "token", None))
+            yield from read_ranges(partition.value or (), options, self._layout)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Does nothing: Spark calls it a micro-batch late, and for the last one never. `latestOffset` publishes."""

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_log import Acl
+from pyspark_log import Acl, DefaultSource
 from tests.secured import Secured, secured_cluster
 
 TOPIC, OUT, PASSWORD = "rides", "copies", "a password of spark's"
@@ -97,3 +99,31 @@ def test_refusal_is_one_sentence_without_the_password(spark: SparkSession, optio
     assert PASSWORD not in text
     assert PASSWORD[::-1] not in text
     assert re.search("is wrong|may not Read topic 'copies'", text)
+
+
+def test_tasks_get_a_token_and_never_the_password(
+    spark: SparkSession, secured: Secured, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Spark pickles for the executors, of a reader and of a writer, is searched."""
+    source = DefaultSource(dict(options, subscribe=TOPIC, topic=TOPIC))
+    as_created = cloudpickle.dumps(source)
+    assert PASSWORD.encode() in as_created  # for the driver's own processes
+    schema = source.schema()
+    reader = source.reader(schema)
+    (*_, partition) = reader.partitions()
+    assert partition.token.startswith("pylog.")
+    writer = source.writer(schema.fromDDL("value STRING"), overwrite=False)
+    stream_writer = source.streamWriter(schema.fromDDL("value STRING"), overwrite=False)
+    for sent in (source, reader, source.streamReader(schema), writer, stream_writer, partition):
+        assert PASSWORD.encode() not in cloudpickle.dumps(sent), sent
+    task = cloudpickle.loads(cloudpickle.dumps(reader))
+    assert sum(batch.num_rows for batch in task.read(partition)) > 0
+    with pytest.raises(Exception, match=r"needs sasl\.password"):
+        list(task.read(InputPartition(partition.value)))
+
+
+def test_given_token_is_passed_on_as_it_is(secured: Secured, options: dict[str, str]) -> None:
+    given = {name: value for name, value in options.items() if not name.startswith("pylog.sasl.")}
+    source = DefaultSource({**given, "pylog.token": "pylog.theirs", "subscribe": TOPIC})
+    with pytest.raises(Exception, match="the token is not valid, or no longer"):
+        source.schema()
