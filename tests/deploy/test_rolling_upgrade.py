@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_log import Admin
+from pyspark_log.errors import RetriableError
 from pyspark_log.testing import LocalCluster
 from tests.waiting import wait_until
 
@@ -191,7 +192,12 @@ def test_brokers_are_replaced_by_the_next_version_and_back_under_load(
             for broker_id in cluster.broker_ids:
                 for client in clients.values():
                     client.wait_for_more()
-                wait_until(lambda: admin.check_health().is_healthy, "all replicas are in sync", LIMIT_S)
+                wait_until(
+                    lambda: admin.check_health().is_healthy,
+                    "all replicas are in sync",
+                    LIMIT_S,
+                    ignoring=(RetriableError,),
+                )
                 cluster.stop(broker_id)
                 cluster.start(broker_id)
                 if sys.platform == "linux":
