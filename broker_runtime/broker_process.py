@@ -1,4 +1,4 @@
-"""A broker as a process: command line, log, signals, the ready file, the exit code.
+"""A broker as a process: command line, log, signals, the ready file, what systemd is told, the exit code.
 
     python -m broker_runtime --config broker.toml [--ready-file ready.json]
 
@@ -16,10 +16,12 @@ import gc
 import json
 import logging
 import os
+import select
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 EXIT_AT_ONCE: Final = 130
-_GRACE_S: Final = 5.0
+GRACE_S: Final = 5.0
+"""After `broker.STOP_LIMIT_S` of stopping, for what that does not bound; then the process ends by itself."""
+_STATUS_S: Final = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,16 +93,23 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
         os.write(wake_writer, b"f")
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    systemd = Systemd(os.environ)
     broker = Broker(settings, on_failure=on_failure)
     try:
+        systemd.tell("STATUS=starting")
         broker.start()
         if ready_file is not None:
             _write_ready(ready_file, broker)
+        systemd.tell("READY=1")
         while not signals and not has_failed.is_set():
-            os.read(wake_reader, 64)
+            # In this thread: it shows no more than /healthz does, and no less.
+            systemd.tell_alive(_status(broker))
+            if select.select([wake_reader], [], [], systemd.period_s)[0]:
+                os.read(wake_reader, 64)
+        systemd.tell("STOPPING=1", "STATUS=stopping")
         event(_logger, "stop broker", broker=broker.broker_id)
         # In case even the bounded stop does not return.
-        hard_end = threading.Timer(STOP_LIMIT_S + _GRACE_S, lambda: os._exit(1))
+        hard_end = threading.Timer(STOP_LIMIT_S + GRACE_S, lambda: os._exit(1))
         hard_end.daemon = True
         hard_end.start()
         is_complete = broker.stop()
@@ -111,10 +122,57 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
     return 0 if is_complete and not has_failed.is_set() else 1
 
 
+class Systemd:
+    """The systemd that started this process, if it did with ``Type=notify`` (sd_notify(3)); otherwise nothing happens.
+
+    Never blocks and never fails: what it is told is lost if it takes no messages just then.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # An abstract socket is written with @, and begins with a zero byte.
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        period, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", str(os.getpid()))
+        is_watched = bool(address) and period.isdecimal() and int(period) > 0 and pid == str(os.getpid())
+        self._watchdog_s = int(period) / 1_000_000 if is_watched else None
+        self._status = ""
+
+    @property
+    def period_s(self) -> float | None:
+        """How often `tell_alive` is to be called; None: not at all."""
+        if not self._address:
+            return None
+        return _STATUS_S if self._watchdog_s is None else min(_STATUS_S, self._watchdog_s / 2)
+
+    def tell(self, *assignments: str) -> None:
+        """``assignments``: as sd_notify(3) lists them."""
+        if not self._address or not assignments:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(assignments).encode(), self._address)
+        except OSError as error:
+            event(_logger, "notify systemd", level=logging.DEBUG, error=error)
+
+    def tell_alive(self, status: str) -> None:
+        """Shows ``status`` where it has changed, and keeps the watchdog quiet."""
+        alive = [] if self._watchdog_s is None else ["WATCHDOG=1"]
+        changed = [f"STATUS={status}"] if status != self._status else []
+        self._status = status
+        self.tell(*alive, *changed)
+
+
 def configure_logging(level: int = logging.INFO) -> None:
     """Lines of ``time level logger verb field=value`` to stderr (see `events`). kazoo logs errors only."""
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def _status(broker: Broker) -> str:
+    """For `systemctl status`."""
+    reason = broker.not_ready
+    return f"broker {broker.broker_id} at {broker.address}: {'serves' if reason is None else f'not ready: {reason}'}"
 
 
 def _write_ready(path: Path, broker: Broker) -> None:

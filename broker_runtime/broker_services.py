@@ -82,6 +82,7 @@ def make_services(
         cluster_id=cluster_id,
         broker_id=settings.broker_id,
         directories=directories,
+        is_zookeeper_connected=lambda: client.is_connected,
     )
     topics = TopicService(member, settings)
     configs = ConfigService(lambda: member.state, settings)

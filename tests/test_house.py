@@ -31,8 +31,14 @@ SMALL_FILES_WITH_A_REASON = {
 }
 """Files of fewer lines with one importer, and why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
-TESTS_OF_WHAT_MAY_BE_MISSING = {"tests/wheel/test_versions.py"}
-"""They may skip: another Python than that of the environment, and another PySpark from the package index."""
+TESTS_OF_WHAT_MAY_BE_MISSING = {
+    "tests/wheel/test_versions.py",
+    "tests/deploy/test_chart.py",
+    "tests/deploy/test_rolling_upgrade.py",
+    "tests/deploy/test_systemd_unit.py",
+}
+"""They may skip: another Python than that of the environment, another PySpark from the package index, helm, the history
+of the repository, systemd's own checker."""
 # What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 

@@ -279,7 +279,8 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
 
 
 class MetadataResponse(Message, frozen=True, kw_only=True):
-    """``errors`` has an entry for each topic asked for that cannot be described."""
+    """``errors`` has an entry for each topic asked for that cannot be described. ``zookeeper_connected``: whether the
+    broker that answers reaches ZooKeeper; None: it is older, and does not say."""
 
     protocol_version: int
     software_version: str
@@ -288,6 +289,7 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     brokers: tuple[BrokerInfo, ...]
     topics: tuple[TopicInfo, ...]
     errors: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
+    zookeeper_connected: bool | None = None
 
 
 class CreateTopicRequest(Request, frozen=True, kw_only=True):

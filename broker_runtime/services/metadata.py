@@ -47,12 +47,14 @@ class MetadataService:
         cluster_id: str,
         broker_id: int,
         directories: Sequence[LogDirectory],
+        is_zookeeper_connected: Callable[[], bool],
     ) -> None:
         self._registry = registry
         self._cluster = cluster
         self._cluster_id = cluster_id
         self._broker_id = broker_id
         self._directories = tuple(directories)
+        self._is_zookeeper_connected = is_zookeeper_connected
 
     def metadata(self, caller: Caller, request: MetadataRequest) -> MetadataResponse:
         """The cluster, and all its topics or those asked for. Brokers are where the caller's listener has them: those
@@ -80,6 +82,7 @@ class MetadataService:
                 if name in cluster.topics
             ),
             errors=errors,
+            zookeeper_connected=self._is_zookeeper_connected(),
         )
 
     def describe_log_dirs(self, caller: Caller, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:

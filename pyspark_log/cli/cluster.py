@@ -1,4 +1,4 @@
-"""`pylog cluster …`: the brokers, the health of the cluster, and decommissioning a broker."""
+"""`pylog cluster …`: the brokers, and decommissioning one; `health` stands beside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from broker_runtime.contract.errors import InvalidReplicaAssignmentError
 from pyspark_log.cli import complete
-from pyspark_log.cli.exit_status import UNHEALTHY
+from pyspark_log.cli.health import health
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -17,7 +17,6 @@ from pyspark_log.cli.partition import watch_moves
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import ClusterDescription, TopicDescription
-    from pyspark_log.client.admin.health import ClusterHealth
 
 _BROKER_COLUMNS = [
     Column("broker", "BROKER"),
@@ -27,13 +26,6 @@ _BROKER_COLUMNS = [
     Column("replicas", "REPLICAS"),
     Column("in_sync", "IN SYNC"),
     Column("epoch", "EPOCH", wide_only=True),
-]
-_PROBLEM_COLUMNS = [
-    Column("partition", "PARTITION"),
-    Column("problem", "PROBLEM"),
-    Column("leader", "LEADER"),
-    Column("replicas", "REPLICAS"),
-    Column("isr", "ISR"),
 ]
 _TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
 
@@ -88,55 +80,6 @@ def describe(invocation: Invocation) -> None:
     print_rows([whole], _BROKER_COLUMNS, invocation.output, name="cluster_id", one=True)
 
 
-def health(invocation: Invocation) -> None:
-    """Check the health of the cluster; exit status 5 if it is not healthy.
-
-    It is unhealthy without a controller, if partitions lack a leader or replicas, if logs are damaged or disks fail, or
-    if a transaction that should have ended holds readers back.
-    """
-    with invocation.admin() as admin:
-        found = admin.check_health()
-    rows = _problem_rows(found)
-    if invocation.output in _TABLES:
-        if rows:
-            print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
-            for row in rows:
-                if row["advice"]:
-                    invocation.say(row["advice"])
-        for remark in found.remarks:
-            invocation.say(remark)
-        invocation.say(_verdict(found))
-    elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
-        print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
-    else:
-        whole = {
-            "healthy": found.is_healthy,
-            "controller": found.cluster.controller_id,
-            "brokers": sorted(found.cluster.brokers),
-            "missing_brokers": list(found.missing_brokers),
-            "disks": list(found.disks),
-            "remarks": list(found.remarks),
-            "transactions": [
-                {
-                    "transactional_id": each.opened.transactional_id,
-                    "batch_id": each.opened.batch_id,
-                    "partition": f"{each.opened.topic}:{each.opened.partition}",
-                    "first_offset": each.opened.first_offset,
-                    "open_s": each.opened.open_ms // 1000,
-                    "limit_s": None if each.timeout_ms is None else each.timeout_ms // 1000,
-                    "is_decided": each.decided_ms is not None,
-                    "hangs": each.hangs,
-                }
-                for each in found.transactions
-            ],
-            "partitions": found.partitions,
-            "problems": rows,
-        }
-        print_rows([whole], _PROBLEM_COLUMNS, invocation.output, name="healthy", one=True)
-    if not found.is_healthy:
-        raise typer.Exit(UNHEALTHY)
-
-
 def decommission(
     invocation: Invocation,
     broker: Annotated[
@@ -185,37 +128,3 @@ def refuse_to_decommission(broker: int, cluster: ClusterDescription, topics: Seq
 
 def _listed(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(brokers))) or "none"
-
-
-def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
-    from pyspark_log.client.admin.health import advice
-
-    return [
-        {
-            "partition": f"{at.topic}:{at.partition}",
-            "problem": found.problems[at],
-            "leader": partition.leader,
-            "replicas": list(partition.replicas),
-            "isr": list(partition.isr),
-            "lost": list(partition.lost),
-            "eligible": list(partition.eligible),
-            "damaged": list(partition.damaged),
-            "advice": advice(at, partition, found.transactions),
-        }
-        for at, partition in sorted(found.described.items())
-    ]
-
-
-def _verdict(found: ClusterHealth) -> str:
-    partitions = counted(found.partitions, "partition")
-    if found.is_healthy:
-        brokers = counted(len(found.cluster.brokers), "broker")
-        return f"Healthy: {brokers}, controller {found.cluster.controller_id}, {partitions} healthy"
-    bad = len(found.problems)
-    problems = [f"{bad} of {partitions} {'is' if bad == 1 else 'are'} not healthy"] if bad else []
-    if found.cluster.controller_id is None:
-        problems.append("there is no controller")
-    if found.missing_brokers:
-        problems.append(f"down: {', '.join(f'broker {broker_id}' for broker_id in found.missing_brokers)}")
-    problems += found.disks
-    return f"Not healthy: {'; '.join(problems)}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
 from pylog_command import Pylog
 
-from pyspark_log import Admin
+from pyspark_log import Admin, TopicPartition
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +52,82 @@ def test_topic_describe_has_the_offsets_of_every_leader(run_pylog: Pylog, two_br
     assert all(sorted(row["isr"]) == [1, 2] for row in described["partitions"])
 
 
-def test_health_names_problems_and_exits_with_5(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """`cluster health` exits with 5 when the cluster is unhealthy."""
+def statuses(shown: str) -> dict[str, str]:
+    """Of the table of checks, by what was checked."""
+    lines = shown.split("\n\n")[0].splitlines()
+    assert lines[0].split() == ["CHECK", "STATUS", "FOUND"]
+    return {line.split()[0]: line.split()[1] for line in lines[1:]}
+
+
+def test_health_is_one_screen_and_names_problems_and_exits_with_5(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """`cluster health` says first whether the cluster is healthy, then what was looked at."""
     address = two_brokers.bootstrap_servers
     well = run_pylog("cluster", "health", "-b", address)
-    assert (well.returncode, well.stdout) == (0, "")
+    assert well.returncode == 0, well.stderr
     assert well.stderr.startswith("Healthy: 2 brokers, controller ")
+    checks = ["brokers", "controller", "ZooKeeper", "partitions", "directories", "moves", "transactions", "groups"]
+    assert statuses(well.stdout) == dict.fromkeys(checks, "ok")
+    assert "reached by every broker" in well.stdout
     two_brokers.kill(2)
     two_brokers.wait_until_ready()
     ill = run_pylog("cluster", "health", "-b", address)
     assert ill.returncode == 5
-    assert "2 of 2 partitions are not healthy" in ill.stderr
-    assert [line.split()[:2] for line in ill.stdout.splitlines()[1:]] == [
+    # Its session may not have ended yet.
+    gone = "(down|registered and silent): broker 2"
+    assert re.match(f"Not healthy: 2 of 2 partitions are not healthy; {gone}\n", ill.stderr)
+    found = statuses(ill.stdout)
+    assert (found["brokers"], found["partitions"], found["ZooKeeper"]) == ("bad", "bad", "ok")
+    assert "2 of 2 under-replicated (t:0, t:1)" in ill.stdout
+    assert [line.split()[:2] for line in ill.stdout.split("\n\n")[1].splitlines()[1:]] == [
         ["t:0", "under-replicated"],
         ["t:1", "under-replicated"],
     ]
     described = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
     assert (described["healthy"], len(described["problems"])) == (False, 2)
+    assert described["missing_brokers"] + described["silent_brokers"] == [2]
     two_brokers.start(2)
     two_brokers.wait_until_ready()
     assert run_pylog("cluster", "health", "-b", address).returncode == 0
+
+
+def test_health_shows_groups_that_lag_and_rooms_on_disks(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """Neither changes the exit status."""
+    address = two_brokers.bootstrap_servers
+    topic, group = "lagging", "slow-readers"
+    with Admin(address) as admin:
+        admin.create_topic(topic, replication_factor=2)
+        two_brokers.wait_until_ready()
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    assert run_pylog("produce", topic, "-b", address, stdin="a\n" * 1200).returncode == 0
+    shown = run_pylog("cluster", "health", "-b", address)
+    assert shown.returncode == 0, shown.stderr
+    assert f"1 group; furthest behind: {group} 1,200 (most in {topic}:0)" in shown.stdout
+    described = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
+    assert described["groups"] == [{"group_id": group, "lag": 1200, "worst": f"{topic}:0"}]
+    assert [room["broker"] for room in described["directories"]] == [1, 2]
+    assert all(room["log_bytes"] > 0 < room["left_bytes"] for room in described["directories"])
+    with Admin(address) as admin:
+        admin.delete_group(group)
+        admin.delete_topic(topic)
+
+
+def test_health_says_which_brokers_do_not_reach_zookeeper_and_which_are_silent(run_pylog: Pylog) -> None:
+    """What only ZooKeeper knows is unknown then, and the command still ends in time."""
+    with LocalCluster(brokers=2) as cluster:
+        address = cluster.bootstrap_servers
+        cluster.kill_zookeeper(1)
+        wait_until(lambda: "without ZooKeeper" in run_pylog("cluster", "health", "-b", address).stderr, "both notice")
+        shown = run_pylog("cluster", "health", "-b", address)
+        assert shown.returncode == 5
+        assert "without ZooKeeper: broker 1, broker 2" in shown.stderr
+        found = statuses(shown.stdout)
+        assert (found["ZooKeeper"], found["groups"]) == ("bad", "unknown")
+        cluster.pause(2)
+        try:
+            silent = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
+        finally:
+            cluster.resume(2)
+        assert silent["silent_brokers"] == [2]
 
 
 def test_decommission_needs_other_brokers_with_room(run_pylog: Pylog, two_brokers: LocalCluster) -> None:

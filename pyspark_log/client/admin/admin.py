@@ -57,8 +57,9 @@ from broker_runtime.contract.schema import (
     schema_to_bytes,
 )
 from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
-from pyspark_log.client.admin import descriptions, groups, health, movement, security, transactions
+from pyspark_log.client.admin import descriptions, groups, health, movement, overview, security, transactions
 from pyspark_log.client.admin.health import ClusterHealth
+from pyspark_log.client.admin.overview import ClusterOverview
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -341,6 +342,12 @@ class Admin:
         """Whether there is a controller, which partitions lack a leader or replicas, which logs brokers know to be
         damaged, and which transactions hang. Reads no data: damage that no broker has met is not reported."""
         return health.check(self._cluster)
+
+    def overview(self) -> ClusterOverview:
+        """`check_health`, and what each broker, the controller and the groups say: versions, ZooKeeper, room on disks,
+        moves, lag. Takes some seconds where brokers do not answer, and asks once for each group; what is not said in
+        time is unknown."""
+        return overview.overview(self._cluster)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 
 
-def list_groups(cluster: Cluster) -> list[GroupListing]:
+def list_groups(cluster: Cluster, *, timeout_s: float | None = None) -> list[GroupListing]:
     """All groups by id, including those that have only offsets."""
-    response = cluster.call("list_groups", ListGroupsRequest(), ListGroupsResponse)
+    response = cluster.call("list_groups", ListGroupsRequest(), ListGroupsResponse, timeout_s=timeout_s)
     return [_listing(group) for group in sorted(response.groups, key=lambda group: group.group_id)]
 
 

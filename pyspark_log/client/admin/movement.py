@@ -59,10 +59,14 @@ def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | No
     )
 
 
-def reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
-    """The partitions being moved, and their progress as their leaders know it."""
+def reassignments(cluster: Cluster, *, timeout_s: float | None = None) -> dict[TopicPartition, Reassignment]:
+    """The partitions being moved, and their progress as their leaders know it. ``timeout_s``: for the list of them."""
     response = cluster.call(
-        "list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller"
+        "list_reassignments",
+        ListReassignmentsRequest(),
+        ListReassignmentsResponse,
+        to="controller",
+        timeout_s=timeout_s,
     )
     moving = {TopicPartition(each.topic, each.partition): each for each in response.moves}
     progress = _progress(cluster, moving)
@@ -73,10 +77,14 @@ def reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
     return found
 
 
-def draining(cluster: Cluster) -> tuple[int, ...]:
+def draining(cluster: Cluster, *, timeout_s: float | None = None) -> tuple[int, ...]:
     """The brokers that are being decommissioned."""
     response = cluster.call(
-        "list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller"
+        "list_reassignments",
+        ListReassignmentsRequest(),
+        ListReassignmentsResponse,
+        to="controller",
+        timeout_s=timeout_s,
     )
     return response.draining
 

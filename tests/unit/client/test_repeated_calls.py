@@ -44,7 +44,14 @@ class Controller:
         registry = PartitionRegistry()
         topics = TopicService(self.member, resolve("broker", {"broker.id": "1", "log.dirs": "unused"}))
         movements = MovementService(self.member, registry, now_ms=lambda: 0)
-        metadata = MetadataService(registry, lambda: self.member.state, cluster_id="c", broker_id=1, directories=())
+        metadata = MetadataService(
+            registry,
+            lambda: self.member.state,
+            cluster_id="c",
+            broker_id=1,
+            directories=(),
+            is_zookeeper_connected=lambda: True,
+        )
         self._does: dict[str, Callable[[Caller, Any], Message]] = {
             "metadata": metadata.metadata,
             "create_topic": topics.create_topic,

@@ -22,7 +22,14 @@ def _described(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
         partitions=(VersionedState(state=state, version=0),),
     )
     cluster = ClusterState(topics={"t": topic})
-    service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
+    service = MetadataService(
+        hosted.registry,
+        lambda: cluster,
+        cluster_id="c",
+        broker_id=1,
+        directories=(),
+        is_zookeeper_connected=lambda: True,
+    )
     (info,) = service.metadata(CLIENT, MetadataRequest(with_offsets=True)).topics
     return info.partitions[0]
 
@@ -60,7 +67,14 @@ def test_answer_waits_for_one_busy_partition_per_disk_and_reports_the_others():
         partitions=(VersionedState(state=states, version=0),) * 30,
     )
     cluster = ClusterState(topics={"t": topic})
-    service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
+    service = MetadataService(
+        hosted.registry,
+        lambda: cluster,
+        cluster_id="c",
+        broker_id=1,
+        directories=(),
+        is_zookeeper_connected=lambda: True,
+    )
     began_s = time.monotonic()
     (info,) = service.metadata(CLIENT, MetadataRequest(with_offsets=True)).topics
     assert time.monotonic() - began_s < 10
@@ -69,7 +83,14 @@ def test_answer_waits_for_one_busy_partition_per_disk_and_reports_the_others():
 
 def test_answer_about_unknown_topics_costs_little_more_than_its_size():
     """There are as many as a request may have."""
-    service = MetadataService(Hosted().registry, ClusterState, cluster_id="c", broker_id=1, directories=())
+    service = MetadataService(
+        Hosted().registry,
+        ClusterState,
+        cluster_id="c",
+        broker_id=1,
+        directories=(),
+        is_zookeeper_connected=lambda: True,
+    )
     request = MetadataRequest(topics=tuple(f"{number:0249d}" for number in range(MOST_ENTRIES)))
     tracemalloc.start()
     try:
