@@ -16,7 +16,6 @@ public Python API and text: whatever a command can do, the API can do.
     reset           the target of `group reset`, as offsets
     records/        produce and consume
     topic, partition, group, txn, cluster, health, user, acl, log, broker, zookeeper, up, doctor, shell  the commands
-    worker_python   the Python that Spark's workers run, for doctor
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +26,18 @@ _CLUSTER_LIMIT_S = 3.0
 _MINIMUM_PYTHON = (3, 11)
 _HOST = "127.0.0.1"
 _ZOOKEEPER_PORT = 2181
+_ANSWER_LIMIT_S = 60.0
+_QUESTION = """
+import importlib.metadata as m, json, sys
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return None
+try:
+    import pyspark_log; error = None
+except BaseException as found: error = f"{type(found).__name__}: {found}"
+print(json.dumps({"python": sys.version.split()[0], "executable": sys.executable, "error": error,
+                  "pylog": version("pyspark-log"), "pyspark": version("pyspark")}))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +48,23 @@ class Finding:
     status: Literal["ok", "note", "bad"]
     found: str
     mend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WorkerPython:
+    """The Python that Spark starts to look up and run Python data sources. Spark uses the environment variable
+    PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3 on PATH; its own setting ``spark.pyspark.python`` has no
+    effect on the look-up.
+
+    ``problem`` None: Spark will find pylog. ``said_by``: what names this Python."""
+
+    said_by: str
+    command: str
+    executable: str | None = None
+    python: str | None = None
+    pylog: str | None = None
+    pyspark: str | None = None
+    problem: str | None = None
 
 
 def add_to(app: typer.Typer, *, panel: str) -> None:
@@ -129,9 +160,8 @@ def _pyarrow() -> Finding:
 def _workers() -> Finding:
     from broker_runtime.contract.errors import VersionMismatchError
     from pyspark_log import __version__
-    from pyspark_log.cli.worker_python import worker_python
 
-    worker = worker_python()
+    worker = _worker_python()
     chosen = "python3 on PATH" if worker.said_by == "PATH" else f"{worker.said_by}={worker.command}"
     mend = (
         f'Set PYSPARK_PYTHON="{sys.executable}" before the session starts (and PYSPARK_DRIVER_PYTHON, if it is set), '
@@ -229,3 +259,38 @@ def _installed(name: str) -> str | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:2])
+
+
+def _worker_python() -> _WorkerPython:
+    """Runs the Python that Spark would start, in the caller's environment. Blocks for at most a minute."""
+    environment = os.environ
+    said_by = next((name for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON") if environment.get(name)), "PATH")
+    command = environment.get(said_by) if said_by != "PATH" else "python3"
+    assert command is not None
+    found = shutil.which(command, path=environment.get("PATH", os.defpath))
+    if found is None:
+        return _WorkerPython(said_by=said_by, command=command, problem=f"{command} was not found")
+    try:
+        # PYTHONSAFEPATH: Spark's workers do not see the modules of the current directory.
+        answer = subprocess.run(
+            [found, "-c", _QUESTION],
+            env={**environment, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        said = json.loads(answer.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return _WorkerPython(said_by=said_by, command=command, problem=f"{found} does not run Python code with -c")
+    problem = None if said["error"] is None else f"it cannot import pyspark_log ({said['error']})"
+    return _WorkerPython(
+        said_by=said_by,
+        command=command,
+        executable=said["executable"],
+        python=said["python"],
+        pylog=said["pylog"],
+        pyspark=said["pyspark"],
+        problem=problem,
+    )
