@@ -7,7 +7,7 @@ makes nothing else unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,16 +120,12 @@ class ClusterOverview:
 def overview(cluster: Cluster) -> ClusterOverview:
     """Asks all brokers. Raises as `health.check`."""
     found = health.check(cluster)
-    has_controller = found.cluster.controller_id is not None
-    moves, draining = _moves(cluster) if has_controller else (None, None)
-    lags, unread = _group_lags(cluster)
+    brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(found.cluster.brokers)}
+    silent = {broker_id for broker_id, state in brokers.items() if state.silent is not None}
+    moves, draining = (None, None) if found.cluster.controller_id in {None, *silent} else _moves(cluster)
+    lags, unread = _group_lags(cluster, silent)
     return ClusterOverview(
-        health=found,
-        brokers={broker_id: _state_of(cluster, broker_id) for broker_id in sorted(found.cluster.brokers)},
-        moves=moves,
-        draining=draining,
-        groups=lags,
-        unread_groups=unread,
+        health=found, brokers=brokers, moves=moves, draining=draining, groups=lags, unread_groups=unread
     )
 
 
@@ -189,12 +185,14 @@ def _moves(cluster: Cluster) -> tuple[dict[TopicPartition, Reassignment] | None,
         return None, None
 
 
-def _group_lags(cluster: Cluster) -> tuple[tuple[GroupLag, ...] | None, int]:
+def _group_lags(cluster: Cluster, silent: Collection[int]) -> tuple[tuple[GroupLag, ...] | None, int]:
+    """The lags, and how many groups have none. ``silent``: brokers that are not asked: one of them would take the time
+    of all others."""
     deadline = cluster.deadline(_GROUPS_LIMIT_S)
     try:
-        names = [each.group_id for each in groups.list_groups(cluster, timeout_s=deadline.remaining_s(_ANSWER_LIMIT_S))]
+        listed = groups.list_groups(cluster, timeout_s=deadline.remaining_s(_ANSWER_LIMIT_S))
         committed: dict[str, dict[TopicPartition, int]] = {}
-        for name in names:
+        for name in (each.group_id for each in listed if each.coordinator not in silent):
             limit_s = deadline.remaining_s(_ANSWER_LIMIT_S)
             if limit_s <= 0:
                 break
@@ -206,7 +204,7 @@ def _group_lags(cluster: Cluster) -> tuple[tuple[GroupLag, ...] | None, int]:
     except PylogError:
         return None, 0
     lags = [_lag_of(name, held, ends) for name, held in committed.items()]
-    return tuple(sorted(lags, key=lambda each: (-each.lag, each.group_id))), len(names) - len(committed)
+    return tuple(sorted(lags, key=lambda each: (-each.lag, each.group_id))), len(listed) - len(committed)
 
 
 def _ends(cluster: Cluster, names: set[str]) -> dict[TopicPartition, int]:
