@@ -218,7 +218,7 @@ class Broker:
             meters=metrics.meters,
             security=security.service,
             authorizer=security.authorizer,
-            is_current=lambda caller: security.credentials.is_current(caller.principal, caller.credential),
+            is_current=security.is_current,
         )
         server = PylogFlightServer(
             security.plans(ports),
@@ -247,6 +247,8 @@ class Broker:
         self._run("transactions", lambda _: transactions.step(), interrupt=transactions.wake)
         self._run("transaction-ends", lambda worker: transactions.step_ending(worker))
         self._run("security-records", lambda _: security.records.step(), interrupt=security.records.wake)
+        if security.openid is not None:
+            self._run("openid-keys", lambda _: security.step_openid(), interrupt=security.openid.wake)
         if security.tls is not None:
             self._run("certificates", lambda _: _step_certificates(server))
         self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))

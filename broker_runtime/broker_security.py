@@ -13,9 +13,11 @@ from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.security.authorizer import ALLOW_ALL, AclAuthorizer, Authorizer
 from broker_runtime.security.certificate_names import parse_mapping_rules
 from broker_runtime.security.credentials import KnownCredentials
+from broker_runtime.security.openid import OpenIdTokens
 from broker_runtime.security.records import SecurityRecords
 from broker_runtime.server.authentication import Authenticator
 from broker_runtime.server.flight import ListenerPlan
+from broker_runtime.services.caller import Caller
 from broker_runtime.services.security import SecurityService
 from broker_runtime.zookeeper.session import ZooKeeperClient
 from broker_runtime.zookeeper.znodes import Endpoint
@@ -29,6 +31,7 @@ class BrokerSecurity:
         self._settings = settings
         self._wall_ms = wall_ms
         self._map_name = parse_mapping_rules(settings.ssl_principal_mapping_rules)
+        self.openid = OpenIdTokens(settings) if settings.sasl_oauthbearer_jwks_endpoint_url is not None else None
         self.tls = _pem_files(settings)
         if self.tls is not None:
             self.tls.check()
@@ -60,9 +63,21 @@ class BrokerSecurity:
         self.records = SecurityRecords(client)
         self.records.read()
         self.credentials = KnownCredentials(
-            lambda: self.records.users, lambda: self.records.token_key, now_ms=self._wall_ms
+            lambda: self.records.users,
+            lambda: self.records.token_key,
+            now_ms=self._wall_ms,
+            foreign=None if self.openid is None else self.openid.proof,
         )
         self.service = SecurityService(self.records, self.credentials, now_ms=self._wall_ms)
+
+    def is_current(self, caller: Caller) -> bool:
+        """Whether what the caller proved itself with still counts."""
+        return self.credentials.is_current(caller.principal, caller.credential, caller.expires_ms)
+
+    def step_openid(self) -> float:
+        """Fetches the provider's keys. To be called regularly, where there is one."""
+        assert self.openid is not None
+        return self.openid.step()
 
     @property
     def authorizer(self) -> Authorizer:

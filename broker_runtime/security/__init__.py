@@ -4,5 +4,6 @@ certificate_names  from the name in a certificate to a principal
 access_list        whether a caller may do something (pure)
 authorizer         the same for the services, with a memory, and the errors
 credentials        passwords and tokens, verified
+openid             tokens of an OpenID provider, verified
 records            what ZooKeeper keeps of all that, read, watched and changed
 """

@@ -33,18 +33,19 @@ _MOST_REMEMBERED: Final = 10_000
 _CHECK_WAIT_S: Final = 5.0
 _MOST_PASSWORD_BYTES: Final = 1_024
 _TOKEN_PREFIX: Final = "pylog."  # noqa: S105 - how every token begins
-_MOST_TOKEN_CHARS: Final = 4_096
+_MOST_TOKEN_CHARS: Final = 7_000  # gRPC takes 8 KiB of headers
 _REFUSED: Final = "the user or the password is wrong"
 _TOKEN_REFUSED: Final = "the token is not valid, or no longer"  # noqa: S105 - an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the headers of a call prove. ``credential``: see `Caller`."""
+    """What the headers of a call prove. ``credential``, ``expires_ms``: see `Caller`."""
 
     principal: str = ANONYMOUS
     is_broker: bool = False
     credential: str = ""
+    expires_ms: int = 0
 
 
 NO_PROOF: Final = Proof()
@@ -59,8 +60,11 @@ class KnownCredentials:
         token_key: Callable[[], bytes | None],
         *,
         now_ms: Callable[[], int],
+        foreign: Callable[[str], Proof] | None = None,
     ) -> None:
-        """``users``, ``token_key``: as they are now. ``now_ms``: the wall clock."""
+        """``users``, ``token_key``: as they are now. ``now_ms``: the wall clock. ``foreign``: verifies tokens that are
+        not ours, as `of_token`; None: there are none."""
+        self._foreign = foreign
         self._users = users
         self._token_key = token_key
         self._now_ms = now_ms
@@ -101,6 +105,8 @@ class KnownCredentials:
 
     def of_token(self, token: str) -> Proof:
         """Raises `SaslAuthenticationError` for a token that is not, or no longer, one."""
+        if self._foreign is not None and not token.startswith(_TOKEN_PREFIX) and len(token) <= _MOST_TOKEN_CHARS:
+            return self._foreign(token)
         key = self._token_key()
         body, _, signature = token.removeprefix(_TOKEN_PREFIX).partition(".")
         if key is None or not token.startswith(_TOKEN_PREFIX) or len(token) > _MOST_TOKEN_CHARS or not token.isascii():
@@ -114,7 +120,7 @@ class KnownCredentials:
             raise SaslAuthenticationError(_TOKEN_REFUSED) from None
         if end_ms <= self._now_ms() or not self.is_current(principal, credential):
             raise SaslAuthenticationError(_TOKEN_REFUSED)
-        return Proof(principal=principal, credential=credential)
+        return Proof(principal=principal, credential=credential, expires_ms=end_ms)
 
     def new_token(self, principal: str, credential: str, *, end_ms: int) -> str:
         """A token of that principal. Raises `NotSupportedError` for one that none of our users is."""
@@ -125,8 +131,11 @@ class KnownCredentials:
         body = base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
         return f"{_TOKEN_PREFIX}{body}.{_signature(key, body)}"
 
-    def is_current(self, principal: str, credential: str) -> bool:
-        """Whether the principal still has that credential; "" is one that is never withdrawn."""
+    def is_current(self, principal: str, credential: str, expires_ms: int = 0) -> bool:
+        """Whether the principal still has that credential; "" is one that is never withdrawn. ``expires_ms``: when it
+        ends by itself; 0: never."""
+        if expires_ms and expires_ms <= self._now_ms():
+            return False
         kept = self._users().get(principal)
         return not credential or (kept is not None and credential_of(kept) == credential)
 

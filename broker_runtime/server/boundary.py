@@ -61,6 +61,7 @@ class Call:
             listener=listener,
             is_broker=proof.is_broker,
             credential=proof.credential,
+            expires_ms=proof.expires_ms,
         )
 
     def made_by(self, client_id: str) -> Caller:

@@ -45,7 +45,7 @@ _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
 _JOIN_LIMIT_S = 2.0
 
-_WITHDRAWN = "its user was deleted, or has another password"
+_WITHDRAWN = "its user was deleted, or has another password, or its token has ended"
 
 _logger = logging.getLogger(__name__)
 

@@ -47,6 +47,7 @@ class Caller:
     character: `contract.events` escapes it. ``address``: where the connection comes from, ``host:port``. ``listener``:
     the name of the one it came to. ``is_broker``: it has proved to be a broker of this cluster. ``credential``: which
     one of the principal's it proved itself with; "": the listener asks for none that could be withdrawn.
+    ``expires_ms``: when that ends by itself; 0: never.
     """
 
     client_id: str
@@ -55,6 +56,7 @@ class Caller:
     listener: str = ""
     is_broker: bool = False
     credential: str = ""
+    expires_ms: int = 0
 
     def __post_init__(self) -> None:
         # Cut, not refused: it is only a name, and clients with long ones have always been able to connect. But an open

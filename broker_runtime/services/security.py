@@ -16,6 +16,7 @@ from broker_runtime.contract.acls import (
     DescribeUsersRequest,
     UsersResponse,
 )
+from broker_runtime.contract.errors import NotSupportedError
 from broker_runtime.security.credentials import KnownCredentials
 from broker_runtime.security.records import SecurityRecords
 from broker_runtime.services.caller import Caller, logged_change, some_of
@@ -58,6 +59,8 @@ class SecurityService:
 
     def create_token(self, caller: Caller, request: CreateTokenRequest) -> CreateTokenResponse:
         """A token of the caller's. Raises `NotSupportedError` where it is no user with a password."""
+        if caller.expires_ms:
+            raise NotSupportedError("a token makes no other: its user's password does")
         expires_ms = self._now_ms() + request.lifetime_ms
         token = self._credentials.new_token(caller.principal, caller.credential, end_ms=expires_ms)
         return CreateTokenResponse(token=token, expires_ms=expires_ms)

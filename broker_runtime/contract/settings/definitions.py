@@ -70,6 +70,17 @@ class BrokerSettings:
     ssl_principal_mapping_rules: Annotated[str, Setting(Kind.TEXT, "DEFAULT",
         doc="How a certificate's name becomes a principal, as in Kafka: `RULE:^(.*)\\.example\\.org$/$1/L,DEFAULT`; "
             "the first that matches counts. A name that none matches is refused.")]
+    sasl_oauthbearer_jwks_endpoint_url: Annotated[str | None, Setting(Kind.TEXT,
+        doc="Where an OpenID provider publishes its keys: `https://…`. With it, listeners that speak SASL "
+            "accept its tokens beside users' passwords.")]
+    sasl_oauthbearer_expected_issuer: Annotated[str | None, Setting(Kind.TEXT,
+        doc="Who must have issued a token (`iss`).")]
+    sasl_oauthbearer_expected_audience: Annotated[tuple[str, ...] | None, Setting(Kind.NAMES,
+        doc="For whom a token must be (`aud`): one of these.")]
+    sasl_oauthbearer_sub_claim_name: Annotated[str, Setting(Kind.TEXT, "sub",
+        doc="The claim that is the principal.")]
+    sasl_oauthbearer_clock_skew_seconds: Annotated[int, Setting(Kind.INTEGER, 30, minimum=0, maximum=3_600,
+        doc="How far the provider's clock may be off.")]
     authorizer_class_name: Annotated[Literal["none", "AclAuthorizer"], Setting(Kind.CHOICE, "none",
         doc="`AclAuthorizer`: nobody may do anything that no ACL allows, super users and brokers excepted.")]
     super_users: Annotated[tuple[str, ...] | None, Setting(Kind.PRINCIPALS,

@@ -162,6 +162,12 @@ def _fit_broker(values: Mapping[str, Any]) -> None:
 
     _fit_listeners(values)
     _fit_zookeeper(values)
+    needed = ("sasl_oauthbearer_expected_issuer", "sasl_oauthbearer_expected_audience")
+    if values["sasl_oauthbearer_jwks_endpoint_url"] is not None and None in [values[name] for name in needed]:
+        raise InvalidConfigError(
+            "sasl.oauthbearer.jwks.endpoint.url needs sasl.oauthbearer.expected.issuer and "
+            "sasl.oauthbearer.expected.audience: a provider signs tokens for others, too"
+        )
 
 
 def _fit_zookeeper(values: Mapping[str, Any]) -> None:

@@ -105,6 +105,16 @@ def test_credential_that_is_never_withdrawn_stays_current(world: World) -> None:
     assert world.known.is_current("CN of a certificate", "")
 
 
+def test_what_ends_by_itself_is_not_current_afterwards(world: World) -> None:
+    """The streams that a token opened end with it."""
+    world.now_ms = 1_999
+    assert world.known.is_current("alice", credential_of(ALICE), 2_000)
+    assert world.known.is_current("of a provider", "", 2_000)
+    world.now_ms = 2_000
+    assert not world.known.is_current("alice", credential_of(ALICE), 2_000)
+    assert not world.known.is_current("of a provider", "", 2_000)
+
+
 def test_very_long_password_costs_nothing(world: World, checks: list[str]) -> None:
     with pytest.raises(SaslAuthenticationError):
         world.known.of_password("alice", "x" * 1_025)
@@ -130,7 +140,7 @@ def test_results_that_are_remembered_are_bounded(world: World, monkeypatch: pyte
 
 def test_token_stands_for_its_user_until_its_end(world: World) -> None:
     token = world.token()
-    assert world.known.of_token(token) == Proof(principal="alice", credential=credential_of(ALICE))
+    assert world.known.of_token(token) == Proof(principal="alice", credential=credential_of(ALICE), expires_ms=2_000)
     world.now_ms = 1_999
     assert not world.refuses(token)
     world.now_ms = 2_000
