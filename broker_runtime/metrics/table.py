@@ -58,10 +58,11 @@ METRICS: Final[Mapping[str, Definition]] = _all(
         "Bytes of the topic's logs on this broker, as looked at every 10 s."),
     # requests
     Definition("request_seconds", "histogram", ("request",),
-        "From a request's arrival to its answer; of produce until acknowledged, of fetch with the wait for records."),
+        "From a request's arrival to its answer: actions by name; produce until acknowledged; fetch and follower with "
+        "the wait for records; read and plain-get until the last piece is taken."),
     Definition("request_part_seconds", "histogram", ("request", "part"),
-        "Parts of produce and fetch: queue (for memory), local (log and disk), remote (for followers, or for records), "
-        "response (writing to the client)."),
+        "Parts of produce, fetch and follower: queue (produce, for memory), local (the log), remote (for the disk and "
+        "followers, or for records), response (writing to the peer)."),
     Definition("request_errors", "counter", ("request", "code"), "Requests that were answered with an error."),
     Definition("append_seconds", "histogram", (), "Checking a produced frame and writing it into the log."),
     Definition("streams", "gauge", ("kind",), "Streams that are open."),
