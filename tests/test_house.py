@@ -20,7 +20,6 @@ _PURE = "pure, with tests of its own"
 _SERVICE = "a service is a file"
 _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
-    "broker_runtime.broker_metrics": "a part of the composition root, as its siblings",
     "broker_runtime.contract.schema.history": _FACADE,
     "broker_runtime.contract.predicate.spans": _PURE,
     "broker_runtime.controller.preferred": _PURE,
@@ -32,8 +31,9 @@ SMALL_FILES_WITH_A_REASON = {
 }
 """Files of fewer lines with one importer, and why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
-TESTS_OF_WHAT_MAY_BE_MISSING = {"tests/wheel/test_versions.py"}
-"""They may skip: another Python than that of the environment, and another PySpark from the package index."""
+TESTS_OF_WHAT_MAY_BE_MISSING = {"tests/wheel/test_versions.py", "tests/examples/test_monitoring.py"}
+"""They may skip: another Python than that of the environment, and another PySpark from the package index; Prometheus'
+``promtool``."""
 # What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 

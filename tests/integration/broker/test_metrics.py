@@ -107,7 +107,9 @@ def test_broker_without_zookeeper_is_alive_and_not_ready(new_broker, own_zookeep
     wait_until(lambda: get(address, "/readyz")[0] == 503, "it notices", LIMIT_S)
     assert get(address, "/readyz")[1] == "not ready: ZooKeeper does not answer\n"
     assert get(address, "/healthz") == (200, "alive\n")
-    assert "pylog_zookeeper_connected 0.0" in get(address, "/metrics")[1]
+    metrics = get(address, "/metrics")[1]
+    assert "pylog_zookeeper_connected 0.0" in metrics
+    assert "pylog_zookeeper_disconnects_total 1.0" in metrics
 
 
 def test_address_that_is_taken_ends_the_start(new_broker) -> None:
