@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_runtime import memory
 from broker_runtime.contract.errors import PylogError, SetupError
-from broker_runtime.contract.events import event
+from broker_runtime.contract.events import JsonFormatter, event
 from broker_runtime.contract.settings import BrokerSettings, load_broker_settings
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     configure_logging()
     try:
         settings = load_broker_settings(options.config)
+        configure_logging(settings)
         memory.bound_arrow(memory.limit_bytes(settings))
         code = run(settings, ready_file=options.ready_file)
     except (PylogError, OSError) as error:
@@ -111,9 +112,13 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
     return 0 if is_complete and not has_failed.is_set() else 1
 
 
-def configure_logging(level: int = logging.INFO) -> None:
-    """Lines of ``time level logger verb field=value`` to stderr (see `events`). kazoo logs errors only."""
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def configure_logging(settings: BrokerSettings | None = None) -> None:
+    """Lines of ``time level logger verb field=value`` to stderr (see `events`), or with ``logging.format=json`` one
+    JSON object each. kazoo logs errors only. Without ``settings``, before they are known: text."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if settings is not None and settings.logging_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
