@@ -14,8 +14,8 @@ from broker_runtime.contract.errors import PylogError
 class Meters:
     """Takes note of what happened. Any thread; never blocks, and raises nothing."""
 
-    def produced(self, topic: str, *, records: int, size_bytes: int, took_s: float) -> None:
-        """A client's frame was checked and written into the log, which took so long."""
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
+        """A client's frame was checked and written into the log."""
 
     def read(self, topic: str, size_bytes: int, *, is_replica: bool = False) -> None:
         """Frames were sent to a client, or to a follower."""

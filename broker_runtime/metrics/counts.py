@@ -49,7 +49,6 @@ class Counts(Meters):
         self._request_s = histogram(registry, "request_seconds")
         self._part_s = histogram(registry, "request_part_seconds")
         self._errors = counter(registry, "request_errors")
-        self._append_s = histogram(registry, "append_seconds")
         self._sync_s = histogram(registry, "sync_seconds")
         self._isr_shrinks = counter(registry, "isr_shrinks")
         self._isr_expands = counter(registry, "isr_expands")
@@ -67,11 +66,10 @@ class Counts(Meters):
         self._parts: dict[tuple[str, ...], Histogram] = {}
         self._directories: dict[str, Histogram] = {}
 
-    def produced(self, topic: str, *, records: int, size_bytes: int, took_s: float) -> None:
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
         counts = self._of(topic)
         counts.records_in.inc(records)
         counts.bytes_in.inc(size_bytes)
-        self._append_s.observe(took_s)
 
     def read(self, topic: str, size_bytes: int, *, is_replica: bool = False) -> None:
         counts = self._of(topic)

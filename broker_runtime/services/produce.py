@@ -118,12 +118,7 @@ class ProduceService:
             return PendingProduce(request_id=request.request_id, acks=request.acks, error=error, began_s=began_s)
         appended_s = self._clock.now_s()
         if not appended.is_duplicate:
-            self._meters.produced(
-                request.topic,
-                records=frame.header.record_count,
-                size_bytes=frames[0].size,
-                took_s=appended_s - began_s,
-            )
+            self._meters.produced(request.topic, records=frame.header.record_count, size_bytes=frames[0].size)
         self._meters.took("produce", "local", appended_s - began_s)
         return PendingProduce(
             request_id=request.request_id,

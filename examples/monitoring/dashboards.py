@@ -89,7 +89,7 @@ BROKERS: Final = (
     Panel("Produce until acknowledged", "s", {
         "p50": _quantile("request_seconds", "job", quantile=0.5, where='request="produce"'),
         "p99": _quantile("request_seconds", "job", where='request="produce"'),
-        "p99 of writing the log": _quantile("append_seconds", "job"),
+        "p99 of writing the log": _quantile("request_part_seconds", "job", where='request="produce", part="local"'),
     }),
     Panel("fsync, p99", "s", {"{{instance}} {{directory}}": _quantile("sync_seconds", "instance, directory")}),
     Panel("Free on disks", "bytes", {
