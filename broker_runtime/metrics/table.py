@@ -61,8 +61,8 @@ METRICS: Final[Mapping[str, Definition]] = _all(
         "From a request's arrival to its answer: actions by name; produce until acknowledged; fetch and follower with "
         "the wait for records; read and plain-get until the last piece is taken."),
     Definition("request_part_seconds", "histogram", ("request", "part"),
-        "Parts of produce, fetch and follower: queue (produce, for memory), local (its check and the log), remote (disk and "
-        "followers, or records to come), response (writing to the peer)."),
+        "Parts of produce, fetch and follower: queue (produce, for memory), local (check and log), remote (disk "
+        "and followers, or records to come), response (writing to the peer)."),
     Definition("request_errors", "counter", ("request", "code"), "Requests that were answered with an error."),
     Definition("streams", "gauge", ("kind",), "Streams that are open."),
     # replicas
