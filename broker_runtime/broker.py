@@ -9,6 +9,7 @@
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
               disk-work <path>: logs created and deleted         disk-generations: reports how new the disks' copies are
               producer-ids: a reserve of ids                     gRPC's: one per call
+              group-lag: how far groups are behind               http-listener: /metrics (with http.listener)
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
 bounded, whatever peers, disks and ZooKeeper do. This module creates objects and connects them; it decides nothing.
@@ -48,6 +49,7 @@ from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.memory import limit_bytes
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.metrics.log_sizes import EVERY_S as SIZES_S
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, is_same_address, require_free_port
 from broker_runtime.server.flight import PylogFlightServer
@@ -191,6 +193,7 @@ class Broker:
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connect_timeout_s=max(_CONNECT_S, settings.zookeeper_session_timeout_ms / 1_000),
             access=ZooKeeperAccess.of(settings),
+            meters=metrics.meters,
         )
         self._client = client
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
@@ -232,7 +235,15 @@ class Broker:
         self._member = replication.member
         self._groups = groups
         self._address = Address(settings.listeners[0].address.host, server.port)
+        lag = metrics.group_lag(
+            settings,
+            positions=groups.positions.read,
+            member=replication.member,
+            registry=replication.registry,
+            peers=peers,
+        )
         metrics.show(
+            lag=lag,
             broker_id=settings.broker_id,
             cluster_id=cluster,
             partitions=replication.registry,
@@ -251,6 +262,8 @@ class Broker:
             self._run("openid-keys", lambda _: security.step_openid(), interrupt=security.openid.wake)
         if security.tls is not None:
             self._run("certificates", lambda _: _step_certificates(server))
+        if lag is not None:
+            self._run("group-lag", lambda _: lag.step())
         self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))
         for directory in directories:
             self._run_disk(replication.hosting, directory)
@@ -387,6 +400,7 @@ class Broker:
                     interval_s=retention_s,
                     run=lambda: hosting.apply_retention_in(directory, wall_ms()),
                 ),
+                *_sizes_of(self._metrics, directory),
             ],
             start_s=time.monotonic(),
             path=directory.path,
@@ -415,6 +429,12 @@ class Broker:
         worker = Worker(name, step_or_fail, on_defect=fail, interrupt=interrupt)
         self._workers.append(worker)
         worker.start()
+
+
+def _sizes_of(metrics: BrokerMetrics | None, directory: LogDirectory) -> list[PeriodicTask]:
+    if metrics is None or not metrics.is_on:
+        return []
+    return [PeriodicTask(name="sizes", interval_s=SIZES_S, run=lambda: metrics.sizes.look(directory))]
 
 
 def _step_disk_work(work: DiskWorker, _: Worker) -> None:

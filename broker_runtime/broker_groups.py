@@ -18,6 +18,7 @@ from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.group import Limits
 from broker_runtime.groups.hosted import HostedGroups
 from broker_runtime.groups.offsets import REFRESH_MS, OffsetStore
+from broker_runtime.groups.positions import GroupPositions
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.services.groups import GroupService
@@ -61,6 +62,9 @@ class BrokerGroups:
         )
         store = OffsetStore(client, refresh_ms=min(REFRESH_MS, retention_ms // 4))
         self._hosted = HostedGroups(client, claims, limits, membership=lambda: member.membership, steady_ms=steady_ms)
+        self.positions = GroupPositions(
+            client, lambda: member.state, broker_id=settings.broker_id, claims=claims, store=store
+        )
         self._coordinator = GroupCoordinator(
             client,
             self._hosted,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_runtime import memory
 from broker_runtime.contract.errors import PylogError, SetupError
-from broker_runtime.contract.events import event
+from broker_runtime.contract.events import JsonFormatter, event
 from broker_runtime.contract.settings import BrokerSettings, load_broker_settings
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     configure_logging()
     try:
         settings = load_broker_settings(options.config)
+        configure_logging(settings)
         memory.bound_arrow(memory.limit_bytes(settings))
         code = run(settings, ready_file=options.ready_file)
     except (PylogError, OSError) as error:
@@ -163,9 +164,13 @@ class Systemd:
         self.tell(*alive, *changed)
 
 
-def configure_logging(level: int = logging.INFO) -> None:
-    """Lines of ``time level logger verb field=value`` to stderr (see `events`). kazoo logs errors only."""
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def configure_logging(settings: BrokerSettings | None = None) -> None:
+    """Lines of ``time level logger verb field=value`` to stderr (see `events`), or with ``logging.format=json`` one
+    JSON object each. kazoo logs errors only. Without ``settings``, before they are known: text."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if settings is not None and settings.logging_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 

@@ -91,6 +91,7 @@ class BrokerReplication:
                 lambda: self.hosting.diverged(),
                 lambda: self.hosting.failed_logs(),
             ),
+            meters=meters,
         )
         self.fetching = ReplicaFetching(
             settings.broker_id,
@@ -142,6 +143,7 @@ class BrokerReplication:
             ask_log_ends=self._ask_log_ends,
             run_all=_run_all,
             rebalances_leaders=settings.auto_leader_rebalance_enable,
+            meters=meters,
         )
         self._generations = GenerationReport(client, disks)
         self.wake_in_sync = self._updater.wake

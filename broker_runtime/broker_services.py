@@ -27,6 +27,7 @@ from broker_runtime.services.caller import Caller, admit_replica, is_broker
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.groups import GroupService
+from broker_runtime.services.lag import LagService
 from broker_runtime.services.leadership_check import LeadershipCheck
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
@@ -87,6 +88,7 @@ def make_services(
     topics = TopicService(member, settings)
     configs = ConfigService(lambda: member.state, settings)
     logs = LogOffsetService(registry)
+    lag = LagService(registry, now_ms=wall_ms)
     movements = MovementService(member, registry, now_ms=wall_ms)
 
     beliefs = PeerBeliefs(peers, lambda: member.state)
@@ -118,6 +120,7 @@ def make_services(
         "describe_config": configs.describe_config,
         "alter_config": and_wait(topics.alter_config, lambda request: request.topic),
         "list_offsets": logs.list_offsets,
+        "describe_lag": lag.describe_lag,
         "delete_records": logs.delete_records,
         "init_producer_id": producer_ids.init_producer_id,
         "begin_transaction": transactions.begin_transaction,

@@ -14,8 +14,8 @@ from broker_runtime.contract.errors import PylogError
 class Meters:
     """Takes note of what happened. Any thread; never blocks, and raises nothing."""
 
-    def produced(self, topic: str, *, records: int, size_bytes: int, took_s: float) -> None:
-        """A client's frame was checked and written into the log, which took so long."""
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
+        """A client's frame was checked and written into the log."""
 
     def read(self, topic: str, size_bytes: int, *, is_replica: bool = False) -> None:
         """Frames were sent to a client, or to a follower."""
@@ -30,8 +30,34 @@ class Meters:
         """Around a request: as `answered`, with the error that is raised within."""
         return nullcontext()
 
+    def refused(self, request: str, error: PylogError) -> None:
+        """A request, or a partition of one, was refused with ``error``; `answered` is not told of it."""
+
+    def refusing(self, request: str) -> AbstractContextManager[None]:
+        """Around a stream of requests: as `refused`, with the error that is raised within and ends it."""
+        return nullcontext()
+
+    def took(self, request: str, part: str, took_s: float) -> None:
+        """A part of a produce or fetch request: ``queue`` (it waited for memory), ``local`` (log and disk), ``remote``
+        (it waited for followers, or for records), ``response`` (writing to the peer)."""
+
     def synced(self, directory: str, took_s: float) -> None:
         """A data directory's disk has kept what it was given: an fsync or fdatasync."""
+
+    def in_sync_changed(self, *, shrank: bool, grew: bool) -> None:
+        """The in-sync set of a partition led here was written without a member that it had, or with a new one."""
+
+    def elected(self, kind: str) -> None:
+        """The controller, here, elected a leader; ``kind``: see `election_kind`."""
+
+    def became_controller(self) -> None:
+        """This broker is the controller from now on."""
+
+    def zookeeper_answered(self, took_s: float) -> None:
+        """A request to ZooKeeper was answered, in whatever way."""
+
+    def zookeeper_lost(self, *, is_expired: bool) -> None:
+        """The connection to ZooKeeper broke; ``is_expired``: the session has ended."""
 
 
 NO_METERS: Final = Meters()

@@ -20,7 +20,6 @@ _PURE = "pure, with tests of its own"
 _SERVICE = "a service is a file"
 _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
-    "broker_runtime.broker_metrics": "a part of the composition root, as its siblings",
     "broker_runtime.contract.schema.history": _FACADE,
     "broker_runtime.contract.predicate.spans": _PURE,
     "broker_runtime.controller.preferred": _PURE,
@@ -36,9 +35,10 @@ TESTS_OF_WHAT_MAY_BE_MISSING = {
     "tests/deploy/test_chart.py",
     "tests/deploy/test_rolling_upgrade.py",
     "tests/deploy/test_systemd_unit.py",
+    "tests/examples/test_monitoring.py",
 }
 """They may skip: another Python than that of the environment, another PySpark from the package index, helm, the history
-of the repository, systemd's own checker."""
+of the repository, systemd's own checker, Prometheus' ``promtool``."""
 # What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 

@@ -31,8 +31,11 @@ else, so nobody who logs needs to know where a value comes from. No payloads and
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
@@ -40,6 +43,9 @@ from broker_runtime.contract.errors import PylogError
 MOST_CHARS: Final = 600
 """Of one field, before it is escaped; what is longer is cut."""
 _ELLIPSIS: Final = " …"
+_MOST_ENTRIES: Final = 100  # of a list in JSON
+_WHAT: Final = "pylog_event"  # on a record, for `JsonFormatter`
+_FIELDS: Final = "pylog_fields"
 _PLAIN: Final = re.compile(r'[^\s"=\\]+')
 
 
@@ -59,7 +65,46 @@ def event(
     if logger.isEnabledFor(level):
         shown_fields = [f"{name}={shown(value)}" for name, value in fields.items() if value is not None]
         # Without arguments nothing in the line is taken for a format.
-        logger.log(level, " ".join([what, *shown_fields]), exc_info=exc_info, stacklevel=2)
+        logger.log(
+            level,
+            " ".join([what, *shown_fields]),
+            exc_info=exc_info,
+            stacklevel=2,
+            extra={_WHAT: what, _FIELDS: fields},
+        )
+
+
+class JsonFormatter(logging.Formatter):
+    """A line as one JSON object: ``time`` (UTC), ``level``, ``logger``, ``event``, ``fields``, and ``traceback`` where
+    there is one. Only ASCII is in it, so nothing in a field makes two lines of one.
+
+    Numbers, booleans and lists of whole numbers stay what they are. Everything else is text, cut as in `shown`. A line
+    that is no event of ours has its message as ``event``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
+        fields = getattr(record, _FIELDS, {})
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": getattr(record, _WHAT, None) or record.getMessage(),
+            "fields": {name: _plain_value(value) for name, value in fields.items() if value is not None},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, float) and math.isfinite(value):
+        return round(value, 3)
+    if isinstance(value, bool) or type(value) is int:
+        return value
+    if isinstance(value, list) and len(value) <= _MOST_ENTRIES and all(type(each) is int for each in value):
+        return value
+    return _text(value)
 
 
 def shown(value: object) -> str:
@@ -67,15 +112,18 @@ def shown(value: object) -> str:
     in a Python string. At most `MOST_CHARS` of it are shown."""
     if isinstance(value, float):
         return str(round(value, 3))
+    text = _text(value)
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _text(value: object) -> str:
     if isinstance(value, BaseException) and not isinstance(value, PylogError):
         text = f"{type(value).__name__}: {value}"
     else:
         text = str(value)
-    if len(text) > MOST_CHARS:
-        text = text[: MOST_CHARS - len(_ELLIPSIS)] + _ELLIPSIS
-    if _PLAIN.fullmatch(text) and text.isprintable():
-        return text
-    return '"' + "".join(map(_escaped, text)) + '"'
+    return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - len(_ELLIPSIS)] + _ELLIPSIS
 
 
 def _escaped(char: str) -> str:

@@ -401,6 +401,34 @@ class ListOffsetsResponse(Message, frozen=True, kw_only=True):
     answers: tuple[OffsetAnswer, ...]
 
 
+class LagQuery(Message, frozen=True, kw_only=True):
+    """``offset``: the next one that a group reads."""
+
+    at: PartitionKey
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class LagAnswer(Message, frozen=True, kw_only=True):
+    """``records``: offsets from there to the last stable offset. ``waiting_ms``: for how long the first record that was
+    not read has been in the log, by the leader's clock; 0: all was read."""
+
+    records: Int64 = -1
+    waiting_ms: Int64 = -1
+    error: ErrorInfo | None = None
+
+
+class DescribeLagRequest(Request, frozen=True, kw_only=True):
+    """From a group's coordinator to the leaders of its partitions."""
+
+    queries: Entries[LagQuery]
+
+
+class DescribeLagResponse(Message, frozen=True, kw_only=True):
+    """One answer per query, in order."""
+
+    answers: tuple[LagAnswer, ...]
+
+
 class RecordDeletion(Message, frozen=True, kw_only=True):
     """``offset``: the first that stays; -1: the high watermark."""
 

@@ -20,8 +20,9 @@ from typing import Final, TypeVar
 from broker_runtime.contract.errors import CorruptRecordError, NotControllerError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
-from broker_runtime.controller.election import Electorate, elect
+from broker_runtime.controller.election import Electorate, elect, election_kind
 from broker_runtime.controller.partition_ranges import partition_ranges
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState, read_topics
 from broker_runtime.zookeeper.guarded import (
     Guard,
@@ -88,6 +89,11 @@ class Decision:
     present: VersionedState | None
     state: PartitionState
 
+    @property
+    def replaced(self) -> PartitionState | None:
+        """The state that it replaces."""
+        return None if self.present is None else self.present.state
+
     def operations(self) -> list[Operation]:
         path = partition_state_path(self.topic, self.partition)
         if self.present is not None:
@@ -103,11 +109,18 @@ class Decision:
 class Controller:
     """A broker as the controller, or as a broker that can become it. Thread-safe."""
 
-    def __init__(self, client: ZooKeeperClient, *, on_deposed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        *,
+        on_deposed: Callable[[], None] = lambda: None,
+        meters: Meters = NO_METERS,
+    ) -> None:
         """``on_deposed``: a write showed that the claim no longer counts, so somebody has to find out who is the
         controller. Called on the thread that wrote; must not block."""
         self._client = client
         self._on_deposed = on_deposed
+        self._meters = meters
         self._claim: Claim | None = None
         self._lock = threading.Lock()  # guards _claim; never held during a call to ZooKeeper
 
@@ -158,6 +171,7 @@ class Controller:
             had, self._claim = self._claim, claim
         if claim is not None and claim != had:
             event(_logger, "become controller", broker=membership.broker_id, epoch=claim.epoch)
+            self._meters.became_controller()
         return claim is not None
 
     def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool] | None = None) -> list[int]:
@@ -230,6 +244,9 @@ class Controller:
         doubtful: set[str] = set()
         for some in in_parts(decisions):
             for decision, version in self._write_decisions(some):
+                kind = None if version is None else election_kind(decision.replaced, decision.state)
+                if kind is not None:
+                    self._meters.elected(kind)
                 if version is None or version == ANY_VERSION:
                     doubtful.add(decision.topic)
                 else:

@@ -56,6 +56,8 @@ class LogReach(NamedTuple):
     log_start: int = 0
 
 
+ELECTION_KINDS: Final = ("new", "clean", "preferred", "unclean")
+"""See `election_kind`."""
 NOTHING: Final = LogReach(-1, 0)
 """How far a log goes that never had a record."""
 
@@ -230,6 +232,20 @@ def led_by(leader: int, current: PartitionState, brokers: Electorate, controller
         lost=tuple(broker_id for broker_id in current.lost if broker_id not in current.isr),
         unproven=tuple(broker_id for broker_id in current.unproven if broker_id != leader),
     )
+
+
+def election_kind(before: PartitionState | None, after: PartitionState) -> str | None:
+    """What kind of election led from one state to the other: that of a ``new`` partition; ``unclean``, of a replica
+    that may lack committed records; ``preferred``, away from a leader that stays in sync; or ``clean``. None: nobody
+    was elected."""
+    if after.leader is None or (before is not None and after.leader_epoch == before.leader_epoch):
+        return None
+    if before is None:
+        return "new"
+    if after.leader in before.lost or after.leader not in {*before.isr, *before.eligible, *before.last_known_eligible}:
+        return "unclean"
+    is_change = before.leader not in (None, after.leader)
+    return "preferred" if is_change and before.leader in after.isr else "clean"
 
 
 def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> bool:

@@ -6,5 +6,6 @@ claims.py                which broker coordinates a group, by a claim in ZooKeep
 hosted.py                the groups that one broker has claimed: restored, verified, dropped
 coordinator.py           answers from memory; the loop that writes what changes
 offsets.py               committed offsets, written under the claim
+positions.py             the offsets of all groups that a broker speaks for, for who watches them
 removal.py               removes groups and offsets
 """

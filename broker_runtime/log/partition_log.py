@@ -51,8 +51,10 @@ from broker_runtime.log.log_state import (
     note_damage,
     noting_damage,
 )
+from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.reading import LogSlice, SegmentView, TimeLookup
 from broker_runtime.log.recovery import StartState
+from broker_runtime.log.scan import LOG_SUFFIX
 from broker_runtime.log.transactions import KnownId, OpenTransaction, Outcomes
 
 _LONGEST_FSYNC_S = 60.0
@@ -236,6 +238,10 @@ class PartitionLog:
         """Whether one has begun and not ended; False for a log that was not used yet. Takes no lock."""
         return self._state.is_loaded and bool(self._state.producers.transactions.open)
 
+    def glance_at_transactions(self) -> list[OpenTransaction]:
+        """As `open_transactions`, for who must not wait: takes no lock, and a log that was not used yet has none."""
+        return list(self._state.producers.transactions.open.values()) if self._state.is_loaded else []
+
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that have begun and not ended, in the order of their first offsets."""
         with self._state.using("list transactions"):
@@ -262,6 +268,16 @@ class PartitionLog:
         """The size of all frames in all segments."""
         with self._state.using("load"):
             return self._state.segments.size_bytes()
+
+    def stored_bytes(self) -> int:
+        """The size of the segments' files on the disk; 0 where they are gone. Takes no lock and does not load the log.
+        Blocks on the disk; raises `OSError`."""
+        files, directory = self._state.files, self._state.directory
+        try:
+            bases = PartitionFiles.find(files, directory).base_offsets
+        except FileNotFoundError:
+            return 0
+        return sum(files.file_size(directory / f"{base:020d}{LOG_SUFFIX}") or 0 for base in bases)
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:

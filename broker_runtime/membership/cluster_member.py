@@ -34,6 +34,7 @@ from broker_runtime.controller.unproven import AskLogEnds, RunAll, in_line
 from broker_runtime.membership.damaged_replicas import DamagedReplicas
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.news import NewsBoard
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.zookeeper.cluster_state import (
     ChangeFeed,
     ClusterState,
@@ -73,13 +74,14 @@ class ClusterMember:
         ask_log_ends: AskLogEnds = lambda broker_id, request: None,
         run_all: RunAll = in_line,
         rebalances_leaders: bool = True,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
         ``answers(host, port)``: whether a broker serves there now (None: yes, unless ``probe`` says that its port
         refuses). ``report``: reports a broker whose port refuses to the controller, where that is another broker.
         ``ask_log_ends``: asks a broker, this one too; ``run_all``: asks several at once; see `unproven`.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
-        self.controller = Controller(client, on_deposed=lambda: self._board.add(has_changes=True))
+        self.controller = Controller(client, on_deposed=lambda: self._board.add(has_changes=True), meters=meters)
         self.topics = TopicWriter(client, self.controller)
         self.movements = MovementWriter(self.controller)
         self._client = client

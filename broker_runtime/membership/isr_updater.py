@@ -28,6 +28,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.waiting import Signal
 from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
 from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.zookeeper.guarded import in_parts, write, write_most
@@ -61,6 +62,7 @@ class _Write:
     state: PartitionState
     version: int
     record: Check | None = None
+    before: frozenset[int] = frozenset()  # the in-sync set of that one
 
     @property
     def path(self) -> str:
@@ -115,6 +117,7 @@ class IsrUpdater:
         lag_limit_ms: int,
         electorate: Callable[[], Electorate] | None = None,
         report: DiskReport | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``lag_limit_ms``: ``replica.lag.time.max.ms``. ``membership``: the broker's present registration.
         ``electorate``: the brokers that can lead, as known now; None: all. ``report``: reports disks to the cluster."""
@@ -124,6 +127,7 @@ class IsrUpdater:
         self._lag_limit_ms = lag_limit_ms
         self._electorate = electorate
         self._report = report
+        self._meters = meters
         self._signal = Signal()
 
     def wake(self) -> None:
@@ -197,6 +201,8 @@ class IsrUpdater:
             for each, version in written:
                 if each.change is not None:
                     each.partition.in_sync_written(each.change, version)
+                    now = {*each.change.in_sync}
+                    self._meters.in_sync_changed(shrank=bool(each.before - now), grew=bool(now - each.before))
 
     def _prepare(
         self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership
@@ -233,7 +239,7 @@ class IsrUpdater:
             is_sound = partition.log.is_loaded and not partition.log.is_damaged
             if is_sound and not eligible and not state.unproven:  # this leader commits, and has all
                 state = state.with_last_known_eligible(())
-            writes.append(_Write(partition, change, state, node.version, record))
+            writes.append(_Write(partition, change, state, node.version, record, frozenset(present.isr)))
         return writes
 
     def _records(self, topics: Collection[str]) -> dict[str, _KnownRecord]:

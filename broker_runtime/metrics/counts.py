@@ -1,8 +1,7 @@
 """A broker's counts, as Prometheus takes them.
 
 Rule: a count costs about a microsecond. Only topics that were written or read have counts; those of topics that are
-gone go with `forget_topics`, so there are never more than topics. Names follow Prometheus: base units, ``_total`` for
-what only grows.
+gone go with `forget_topics`, so there are never more than topics. Names and helps are those of `table`.
 """
 
 from __future__ import annotations
@@ -11,22 +10,24 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from broker_runtime.contract.errors import PylogError, UnknownServerError
+from broker_runtime.controller.election import ELECTION_KINDS
 from broker_runtime.meters import Meters
+from broker_runtime.metrics.table import counter, histogram
 
-PREFIX: Final = "pylog_"
-_TIMES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_BY_TOPIC: Final = {
-    "topic_records_in": "Records that clients produced.",
-    "topic_bytes_in": "Bytes of frames that clients produced.",
-    "topic_bytes_out": "Bytes of frames that clients read.",
-    "topic_replication_bytes_in": "Bytes of frames that this broker copied from leaders.",
-    "topic_replication_bytes_out": "Bytes of frames that followers copied from this broker.",
-}
+_Labels = TypeVar("_Labels", str, tuple[str, ...])
+
+_BY_TOPIC: Final = (
+    "topic_records_in",
+    "topic_bytes_in",
+    "topic_bytes_out",
+    "topic_replication_bytes_in",
+    "topic_replication_bytes_out",
+)
 
 
 class _TopicCounts:
@@ -44,30 +45,31 @@ class Counts(Meters):
     """Counts into ``registry``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(PREFIX + name, text, labels, registry=registry)
-
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=_TIMES_S)
-
-        self._by_topic = [counter(name, text, "topic") for name, text in _BY_TOPIC.items()]
-        self._request_s = histogram(
-            "request_seconds", "From a request's arrival to its answer; of produce until acknowledged.", "request"
-        )
-        self._errors = counter("request_errors", "Requests that were answered with an error.", "request", "code")
-        self._append_s = histogram("append_seconds", "Checking a produced frame and writing it into the log.")
-        self._sync_s = histogram("sync_seconds", "fsync and fdatasync of a data directory.", "directory")
+        self._by_topic = [counter(registry, name) for name in _BY_TOPIC]
+        self._request_s = histogram(registry, "request_seconds")
+        self._part_s = histogram(registry, "request_part_seconds")
+        self._errors = counter(registry, "request_errors")
+        self._sync_s = histogram(registry, "sync_seconds")
+        self._isr_shrinks = counter(registry, "isr_shrinks")
+        self._isr_expands = counter(registry, "isr_expands")
+        self._elections = counter(registry, "leader_elections")
+        for kind in ELECTION_KINDS:
+            self._elections.labels(kind)  # an alert on the first unclean one needs the 0 before it
+        self._controller_elections = counter(registry, "controller_elections")
+        self._zookeeper_s = histogram(registry, "zookeeper_request_seconds")
+        self._zookeeper_disconnects = counter(registry, "zookeeper_disconnects")
+        self._zookeeper_expirations = counter(registry, "zookeeper_session_expirations")
         self._lock = threading.Lock()
         self._known_topics: Callable[[], Collection[str]] | None = None
         self._topics: dict[str, _TopicCounts] = {}
         self._requests: dict[str, Histogram] = {}
+        self._parts: dict[tuple[str, ...], Histogram] = {}
         self._directories: dict[str, Histogram] = {}
 
-    def produced(self, topic: str, *, records: int, size_bytes: int, took_s: float) -> None:
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
         counts = self._of(topic)
         counts.records_in.inc(records)
         counts.bytes_in.inc(size_bytes)
-        self._append_s.observe(took_s)
 
     def read(self, topic: str, size_bytes: int, *, is_replica: bool = False) -> None:
         counts = self._of(topic)
@@ -79,7 +81,7 @@ class Counts(Meters):
     def answered(self, request: str, took_s: float, error: PylogError | None = None) -> None:
         _observe(self._request_s, self._requests, request, took_s)
         if error is not None:
-            self._errors.labels(request, error.code).inc()
+            self.refused(request, error)
 
     @contextmanager
     def answering(self, request: str) -> Iterator[None]:
@@ -96,8 +98,40 @@ class Counts(Meters):
         finally:
             self.answered(request, time.monotonic() - began_s, error)
 
+    def refused(self, request: str, error: PylogError) -> None:
+        self._errors.labels(request, error.code).inc()
+
+    @contextmanager
+    def refusing(self, request: str) -> Iterator[None]:
+        try:
+            yield
+        except PylogError as error:
+            self.refused(request, error)
+            raise
+
+    def took(self, request: str, part: str, took_s: float) -> None:
+        _observe(self._part_s, self._parts, (request, part), took_s)
+
     def synced(self, directory: str, took_s: float) -> None:
         _observe(self._sync_s, self._directories, directory, took_s)
+
+    def in_sync_changed(self, *, shrank: bool, grew: bool) -> None:
+        if shrank:
+            self._isr_shrinks.inc()
+        if grew:
+            self._isr_expands.inc()
+
+    def elected(self, kind: str) -> None:
+        self._elections.labels(kind).inc()
+
+    def became_controller(self) -> None:
+        self._controller_elections.inc()
+
+    def zookeeper_answered(self, took_s: float) -> None:
+        self._zookeeper_s.observe(took_s)
+
+    def zookeeper_lost(self, *, is_expired: bool) -> None:
+        (self._zookeeper_expirations if is_expired else self._zookeeper_disconnects).inc()
 
     def know_topics(self, known: Callable[[], Collection[str]]) -> None:
         """``known``: the topics of which there may be counts. A topic is known before anything of it is counted."""
@@ -126,9 +160,9 @@ class Counts(Meters):
         return counts
 
 
-def _observe(histogram: Histogram, by_label: dict[str, Histogram], label: str, took_s: float) -> None:
-    """``by_label``: what was found before. There are few: actions, and directories."""
-    found = by_label.get(label)
+def _observe(histogram: Histogram, known: dict[_Labels, Histogram], labels: _Labels, took_s: float) -> None:
+    """``known``: what was found before. There are few: actions, parts of two requests, and directories."""
+    found = known.get(labels)
     if found is None:
-        found = by_label[label] = histogram.labels(label)
+        found = known[labels] = histogram.labels(*((labels,) if isinstance(labels, str) else labels))
     found.observe(took_s)

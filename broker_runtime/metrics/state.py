@@ -6,21 +6,33 @@ watches a broker learns that it hangs from what it says, not from its silence.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+import pyarrow as pa
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.watched_files import WatchedFiles
-from broker_runtime.metrics.counts import PREFIX, Counts
+from broker_runtime.metrics.counts import Counts
+from broker_runtime.metrics.table import gauge
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.metadata import software_version
 from broker_runtime.zookeeper.cluster_state import ClusterState
 
 _STALLED_S: Final = 5.0
+
+
+class Collectable(Protocol):
+    """What has metrics of its own."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics, without a wait."""
 
 
 class BrokerState(Collector):
@@ -37,8 +49,10 @@ class BrokerState(Collector):
         stream_kinds: Callable[[], Iterable[str]],
         is_connected: Callable[[], bool],
         counts: Counts,
+        parts: Sequence[Collectable] = (),
     ) -> None:
-        """``cluster``: as last read. ``stream_kinds``: of the streams that are open. ``is_connected``: to ZooKeeper."""
+        """``cluster``: as last read. ``stream_kinds``: of the streams that are open. ``is_connected``: to ZooKeeper.
+        ``parts``: what looks by itself, and gives what it saw last."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._partitions = partitions
@@ -47,6 +61,7 @@ class BrokerState(Collector):
         self._stream_kinds = stream_kinds
         self._is_connected = is_connected
         self._counts = counts
+        self._parts = tuple(parts)
         counts.know_topics(partitions.topic_names)
 
     def describe(self) -> Iterable[Metric]:
@@ -54,28 +69,27 @@ class BrokerState(Collector):
 
     def collect(self) -> Iterator[Metric]:
         self._counts.forget_topics()
-        yield _gauge(
-            "broker_info",
-            "Always 1: which broker this is.",
-            {(str(self._broker_id), self._cluster_id, software_version()): 1},
-            labels=("broker", "cluster", "version"),
-        )
-        yield from _of_partitions(self._partitions.hosted())
+        yield gauge("broker_info", {(str(self._broker_id), self._cluster_id, software_version()): 1})
+        yield from _of_partitions(self._partitions.hosted(), time.time_ns() // 1_000_000)
         yield from self._of_cluster(self._cluster())
         yield from self._of_disks()
+        for part in self._parts:
+            yield from part.collect()
         kinds = Counter(self._stream_kinds())
-        yield _gauge("streams", "Streams that are open.", {(kind,): n for kind, n in kinds.items()}, labels=("kind",))
-        yield _gauge("zookeeper_connected", "Whether ZooKeeper answers.", {(): self._is_connected()})
+        yield gauge("streams", {(kind,): n for kind, n in kinds.items()})
+        yield gauge("zookeeper_connected", {(): self._is_connected()})
+        yield gauge("process_threads", {(): _thread_count()})
+        yield gauge("arrow_bytes", {(): pa.total_allocated_bytes()})
 
     def _of_cluster(self, cluster: ClusterState) -> Iterator[Metric]:
         is_controller = cluster.controller is not None and cluster.controller.broker_id == self._broker_id
-        yield _gauge("controller", "Whether this broker is the controller.", {(): is_controller})
-        yield _gauge("brokers", "Brokers that are registered.", {(): len(cluster.brokers)})
+        yield gauge("controller", {(): is_controller})
+        yield gauge("brokers", {(): len(cluster.brokers)})
         if is_controller:  # one broker says it for all
             states = [each for topic in cluster.topics.values() for each in topic.partitions]
             offline = sum(each is None or each.state.leader not in cluster.brokers for each in states)
-            yield _gauge("topics", "Topics of the cluster; said by the controller.", {(): len(cluster.topics)})
-            yield _gauge("offline_partitions", "Partitions without a leader; said by the controller.", {(): offline})
+            yield gauge("topics", {(): len(cluster.topics)})
+            yield gauge("offline_partitions", {(): offline})
 
     def _of_disks(self) -> Iterator[Metric]:
         stalled: dict[tuple[str, ...], float] = {}
@@ -88,14 +102,22 @@ class BrokerState(Collector):
             failed[at] = len(directory.failed)
             if directory.usable_bytes_known is not None:
                 usable[at] = directory.usable_bytes_known  # the broker looks once a second
-        labels = ("directory",)
-        yield _gauge("directory_stalled", "Whether the disk has not answered for 5 s.", stalled, labels=labels)
-        yield _gauge("directory_usable_bytes", "Bytes that are free on its disk.", usable, labels=labels)
-        yield _gauge("directory_failed_partitions", "Logs that have failed.", failed, labels=labels)
+        yield gauge("directory_stalled", stalled)
+        yield gauge("directory_usable_bytes", usable)
+        yield gauge("directory_failed_partitions", failed)
 
 
-def _of_partitions(hosted: Sequence[Partition]) -> Iterator[Metric]:
+def _thread_count() -> int:
+    """Also those that Python has not made: gRPC's and Arrow's, where the system tells."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return threading.active_count()
+
+
+def _of_partitions(hosted: Sequence[Partition], now_ms: int) -> Iterator[Metric]:
     led = lagging = few = fewest = held = offline = 0
+    began_ms: dict[tuple[str, int, int], int] = {}  # of transactions, each of which may be in many partitions
     for partition in hosted:
         offline += partition.log.is_offline
         leadership = partition.leadership
@@ -106,18 +128,18 @@ def _of_partitions(hosted: Sequence[Partition]) -> Iterator[Metric]:
         lagging += in_sync < len(leadership.replicas)
         few += in_sync < partition.min_in_sync_replicas
         fewest += in_sync == partition.min_in_sync_replicas
-        held += partition.log.has_open_transactions
-    yield _gauge("partitions", "Replicas on this broker.", {(): len(hosted)})
-    yield _gauge("offline_replicas", "Replicas on this broker whose log has failed or is damaged.", {(): offline})
-    yield _gauge("leader_partitions", "Partitions that this broker leads.", {(): led})
-    yield _gauge("under_replicated_partitions", "Of these, those with replicas that are not in sync.", {(): lagging})
-    yield _gauge("under_min_isr_partitions", "Of these, those that take no records with acks=all.", {(): few})
-    yield _gauge("at_min_isr_partitions", "Of these, those that may lose no further replica.", {(): fewest})
-    yield _gauge("open_transaction_partitions", "Of these, those with a transaction that is open.", {(): held})
-
-
-def _gauge(name: str, text: str, values: Mapping[tuple[str, ...], float], *, labels: Sequence[str] = ()) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
-    for at, value in values.items():
-        family.add_metric(at, float(value))
-    return family
+        opened = partition.log.glance_at_transactions()
+        held += bool(opened)
+        for each in opened:
+            key = (each.begin.transactional_id, each.begin.epoch, each.begin.batch_id)
+            began_ms[key] = min(each.began_ms, began_ms.get(key, each.began_ms))
+    yield gauge("partitions", {(): len(hosted)})
+    yield gauge("offline_replicas", {(): offline})
+    yield gauge("leader_partitions", {(): led})
+    yield gauge("under_replicated_partitions", {(): lagging})
+    yield gauge("under_min_isr_partitions", {(): few})
+    yield gauge("at_min_isr_partitions", {(): fewest})
+    yield gauge("open_transactions", {(): len(began_ms)})
+    yield gauge("open_transaction_partitions", {(): held})
+    oldest_ms = now_ms - min(began_ms.values(), default=now_ms)
+    yield gauge("oldest_transaction_seconds", {(): max(0, oldest_ms) / 1_000})

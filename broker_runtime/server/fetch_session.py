@@ -8,14 +8,16 @@ when they are written, or cannot be.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, message_of, metadata
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.server.boundary import read_chunk, write
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.caller import BrokerCaller
-from broker_runtime.services.fetch import FetchService
+from broker_runtime.services.fetch import FETCH, FOLLOWER_FETCH, FetchService
 
 _HEARTBEAT = metadata(FetchResponse(request_id=-1))
 
@@ -30,6 +32,7 @@ class FetchSession:
         *,
         service: FetchService,
         stream: OpenStream,
+        meters: Meters = NO_METERS,
     ) -> None:
         """The session is that of ``stream``'s caller: a follower's if that is a broker, else a consumer's."""
         self._reader = reader
@@ -39,6 +42,8 @@ class FetchSession:
         caller = self._caller = stream.caller
         self._follower = service.follower_session(caller) if isinstance(caller, BrokerCaller) else None
         self._requests = 0
+        self._meters = meters
+        self._kind = FETCH if self._follower is None else FOLLOWER_FETCH
 
     def serve(self) -> None:
         """Returns at the session's end. Raises `InvalidRequestError` for a malformed message, `PeerGoneError`."""
@@ -55,6 +60,7 @@ class FetchSession:
                 self._follower.close()
 
     def _answer(self, request: FetchRequest) -> None:
+        began_s = time.monotonic()
         self._requests += 1
         if self._follower is not None:
             answer = self._follower.fetch(request, self._send_heartbeat)
@@ -64,8 +70,12 @@ class FetchSession:
             )
         try:
             batch = frames_batch(answer.cells) if answer.cells else None
+            answered_s = time.monotonic()
             with self._stream.writing:
                 write(self._writer, batch, metadata(answer.response))
+            written_s = time.monotonic()
+            self._meters.took(self._kind, "response", written_s - answered_s)
+            self._meters.answered(self._kind, written_s - began_s)
         finally:
             answer.close()
 

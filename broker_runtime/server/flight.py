@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -357,6 +358,7 @@ class PylogFlightServer:
                     service=self._services.produce,
                     budget=self._services.produce_budget,
                     stream=stream,
+                    meters=self._services.meters,
                 ).serve()
 
     def do_exchange(self, listener: Authenticator, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -375,7 +377,9 @@ class PylogFlightServer:
                     schema = read_schema(reader)
                 if schema != FRAMES_SCHEMA:
                     raise InvalidRequestError("a fetch session's schema is one binary column 'frames', not null")
-                FetchSession(reader, writer, service=self._services.fetch, stream=stream).serve()
+                FetchSession(
+                    reader, writer, service=self._services.fetch, stream=stream, meters=self._services.meters
+                ).serve()
 
     def do_get(self, listener: Authenticator, context: Any, ticket: Any) -> Any:
         """A read, or a partition as ordinary batches."""
@@ -383,23 +387,26 @@ class PylogFlightServer:
             kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
             if isinstance(request, streams.ReadRequest):
                 caller = call.made_by(request.client_id)
-                pieces = self._read_pieces(caller, self._services.read.plan(caller, request))
+                with self._services.meters.refusing("read"):
+                    pieces = self._read_pieces(caller, self._services.read.plan(caller, request))
                 return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", call, READER_PAUSE_LIMIT_S, pieces))
             assert isinstance(request, streams.PlainTicket), kind
-            schema, batches = self._services.plain.read(call.caller, request)
+            with self._services.meters.refusing("plain-get"):
+                schema, batches = self._services.plain.read(call.caller, request)
             return flight.GeneratorStream(schema, self._watched("plain-get", call, PLAIN_PAUSE_LIMIT_S, batches))
 
     @contextmanager
     def _open(self, kind: str, call: Call, **limits: Any) -> Iterator[OpenStream]:
         """A stream of the call's caller, in the table while it is open; ``limits``: see `StreamTable.open`."""
-        stream = self._streams.open(kind, call.caller, call.peer, **limits)
-        try:
-            yield stream
-        except Exception as error:
-            self._streams.close(stream, error)
-            raise
-        finally:
-            self._streams.close(stream)
+        with self._services.meters.refusing(kind):
+            stream = self._streams.open(kind, call.caller, call.peer, **limits)
+            try:
+                yield stream
+            except Exception as error:
+                self._streams.close(stream, error)
+                raise
+            finally:
+                self._streams.close(stream)
 
     def _read_pieces(self, caller: Caller, plan: ReadRange) -> Generator[Any, None, None]:
         with closing(self._services.read.pieces(caller, plan)) as pieces:
@@ -408,6 +415,7 @@ class PylogFlightServer:
 
     def _watched(self, kind: str, call: Call, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
         """``items``, as a stream under watch. Flight asks for the next when the peer has taken the last."""
+        began_s = time.monotonic()
         try:
             with self._open(kind, call, write_limit_s=pause_limit_s) as stream:
                 for item in items:
@@ -418,22 +426,23 @@ class PylogFlightServer:
             raise wire_error(error, kind, call.caller) from None
         finally:
             items.close()
+            self._services.meters.answered(kind, time.monotonic() - began_s)
 
     # --- the plain dialect's descriptions ---
 
     def list_flights(self, listener: Authenticator, context: Any, criteria: bytes) -> Iterator[Any]:
         """All topics."""
-        with answering("list flights", context, listener) as call:
+        with answering("list flights", context, listener) as call, self._services.meters.answering("list-flights"):
             return iter(list(self._plain.list_topics(call.caller, uses_tls=listener.protocol.uses_tls)))
 
     def get_flight_info(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
         """A topic's columns, and an endpoint for each partition."""
-        with answering("flight info", context, listener) as call:
+        with answering("flight info", context, listener) as call, self._services.meters.answering("flight-info"):
             return self._plain.describe(call.caller, _topic_of(descriptor), uses_tls=listener.protocol.uses_tls)
 
     def get_schema(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
         """A topic's columns."""
-        with answering("schema", context, listener) as call:
+        with answering("schema", context, listener) as call, self._services.meters.answering("schema"):
             return flight.SchemaResult(self._services.plain.schema(call.caller, _topic_of(descriptor)))
 
 

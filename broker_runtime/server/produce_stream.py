@@ -22,6 +22,7 @@ from broker_runtime.contract.flight import frames_of, message_of, metadata
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.contract.waiting import Worker
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.byte_budget import ByteBudget
@@ -40,13 +41,21 @@ class ProduceStream:
     """One stream, from its hello to its end. `serve` is its only entry."""
 
     def __init__(
-        self, reader: Any, writer: Any, *, service: ProduceService, budget: ByteBudget, stream: OpenStream
+        self,
+        reader: Any,
+        writer: Any,
+        *,
+        service: ProduceService,
+        budget: ByteBudget,
+        stream: OpenStream,
+        meters: Meters = NO_METERS,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._service = service
         self._budget = budget
         self._stream = stream
+        self._meters = meters
         self._pending: SimpleQueue[PendingProduce | None] = SimpleQueue()  # request_id -1: a heartbeat; None: the end
         self._slots = threading.Semaphore(_MAX_PENDING)
         self._enqueued = 0  # written by the reading thread alone
@@ -93,9 +102,12 @@ class ProduceStream:
             return
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
-        if not self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000)):
+        began_s = time.monotonic()
+        has_room = self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000))
+        self._meters.took("produce", "queue", time.monotonic() - began_s)
+        if not has_room:
             busy = RequestTimedOutError(f"the broker is busy: no room for a request of {size_bytes} bytes")
-            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, error=busy))
+            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, error=busy, began_s=began_s))
             return
         try:
             pending = self._service.append(self._stream.caller, request, frames)
@@ -154,7 +166,9 @@ class ProduceStream:
 
     def _answer(self, pending: PendingProduce, response: ProduceResponse) -> None:
         if pending.acks != ACKS_NONE:
+            began_s = time.monotonic()
             self._write(metadata(response))
+            self._meters.took("produce", "response", time.monotonic() - began_s)
 
     def _write(self, app_metadata: Any) -> None:
         if self._is_peer_gone:

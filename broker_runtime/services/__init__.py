@@ -5,7 +5,7 @@
     fetch_wait                        the wait of a fetch for which there is not enough yet
     topics, configs, metadata         which topics and brokers there are, and their settings
     movement                          moves of partitions, elections, brokers that are being emptied
-    offsets, groups                   where logs begin and end; consumer groups and their commits
+    offsets, groups, lag              where logs begin and end; groups, their commits and their lag
     producer_ids, transactions        ids of idempotent producers; transactions
     authorization                     what the caller must be allowed for each action
     security                          users, access control lists, tokens

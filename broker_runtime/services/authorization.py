@@ -110,6 +110,7 @@ NEEDS: Final[Mapping[str, Callable[[Any], Needs]]] = {
     "describe_config": _describe_config,
     "alter_config": _topic("AlterConfigs", lambda request: request.topic),
     "list_offsets": _topics("Describe", lambda request: (each.at.topic for each in request.queries)),
+    "describe_lag": _topics("Describe", lambda request: (each.at.topic for each in request.queries)),
     "delete_records": _topics("Delete", lambda request: (each.at.topic for each in request.deletions)),
     "commit_offsets": _group_and_topics("Read", on_topics="Read", names=_of_offsets),
     "fetch_offsets": _group("Describe"),

@@ -27,7 +27,7 @@ from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
-from broker_runtime.services.follower_session import FollowerSession
+from broker_runtime.services.follower_session import FOLLOWER_FETCH, FollowerSession
 from broker_runtime.services.leadership_check import Denied, LeadershipCheck
 from broker_runtime.services.partition_read import (
     FetchAnswer,
@@ -40,8 +40,10 @@ from broker_runtime.services.partition_read import (
     read_for_follower,
 )
 
-__all__ = ["FetchAnswer", "FetchService"]
+__all__ = ["FETCH", "FOLLOWER_FETCH", "FetchAnswer", "FetchService"]
 
+FETCH = "fetch"
+"""A consumer's, as a request among the metrics, and its kind of stream."""
 _MAX_BUDGET_WAIT_S = 20.0
 _SEARCH_S = 0.5  # for frames in which a row can match; then the client is told how far that went
 _REPLICA_BUDGET_BYTES = 64 << 20
@@ -100,13 +102,17 @@ class FetchService:
         reads = self._read(caller, request, wanted)
         try:
             reads = self._wait(caller, request, wanted, reads, wait)
-            return self._load(caller, request, reads, still_waiting)
+            answer = self._load(caller, request, reads, still_waiting)
+            wait.note(self._meters, FETCH)
+            return answer
         finally:
             close_reads(reads)
 
     def follower_session(self, caller: BrokerCaller) -> FollowerSession:
         """For all fetches of a follower over one connection. Close it."""
-        return FollowerSession(caller, self._registry, read=self._read, load=self._load, clock=self._clock)
+        return FollowerSession(
+            caller, self._registry, read=self._read, load=self._load, clock=self._clock, meters=self._meters
+        )
 
     def _read(
         self,
@@ -213,6 +219,7 @@ class FetchService:
                 if answer is not None:
                     partitions.append(answer)
                     if read.error is not None:
+                        self._meters.refused(FOLLOWER_FETCH if is_replica else FETCH, read.error)
                         _log_failure(caller, read.wanted, read.error)
         except BaseException:
             budget.release(held_bytes)

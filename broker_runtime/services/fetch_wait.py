@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.waiting import Clock, Deadline
+from broker_runtime.meters import Meters
 
 
 class FetchWait:
@@ -15,11 +16,13 @@ class FetchWait:
     meanwhile. What it raises ends the fetch.
     """
 
-    __slots__ = ("_clock", "_deadline", "_heartbeat", "_still_waiting")
+    __slots__ = ("_clock", "_deadline", "_heartbeat", "_still_waiting", "began_s", "waited_s")
 
     def __init__(self, max_wait_ms: int, still_waiting: Callable[[], None], clock: Clock) -> None:
         self._still_waiting = still_waiting
         self._clock = clock
+        self.began_s = clock.now_s()
+        self.waited_s = 0.0
         self._deadline = Deadline(min(max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=clock)
         self._heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=clock)
 
@@ -30,9 +33,17 @@ class FetchWait:
 
     def until(self, wait: Callable[[float], bool]) -> None:
         """Blocks until a signal is set or the wait is over. ``wait``: the signal's."""
+        began_s = self._clock.now_s()
         while not wait(self._deadline.remaining_s(self._heartbeat.remaining_s())) and not self.is_over:
             self._maybe_show_life()
+        self.waited_s += self._clock.now_s() - began_s
         self._maybe_show_life()
+
+    def note(self, meters: Meters, request: str) -> None:
+        """The fetch has its answer: what it did by itself, and how long it waited."""
+        took_s = self._clock.now_s() - self.began_s
+        meters.took(request, "local", took_s - self.waited_s)
+        meters.took(request, "remote", self.waited_s)
 
     def _maybe_show_life(self) -> None:
         if self._heartbeat.expired:

@@ -24,11 +24,14 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.contract.waiting import CLOCK, Clock, Signal
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.partition_read import FetchAnswer, PartitionRead, close_reads, is_enough
 
+FOLLOWER_FETCH = "follower"
+"""A follower's fetch, as a request among the metrics, and its kind of stream."""
 _Reads: TypeAlias = list[PartitionRead]
 
 
@@ -68,12 +71,14 @@ class FollowerSession:
         read: ReadPartitions,
         load: Load,
         clock: Clock = CLOCK,
+        meters: Meters = NO_METERS,
     ) -> None:
         self._caller = caller
         self._registry = registry
         self._read_partitions = read
         self._load = load
         self._clock = clock
+        self._meters = meters
         self._wanted: dict[TopicPartition, FetchPartition] = {}
         self._watches: dict[TopicPartition, tuple[Partition, _Watch]] = {}
         self._changed: deque[_Watch] = deque()
@@ -91,6 +96,7 @@ class FollowerSession:
         self.begin(request)
         while (answer := self.maybe_answer(is_due=wait.is_over, still_waiting=still_waiting)) is None:
             wait.until(self._signal.wait)
+        wait.note(self._meters, FOLLOWER_FETCH)
         return answer
 
     def begin(self, request: FetchRequest) -> None:

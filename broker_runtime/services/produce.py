@@ -54,6 +54,7 @@ class PendingProduce:
     appended: PendingAppend | None = None
     error: PylogError | None = None
     began_s: float = 0.0  # of the service's clock
+    appended_s: float = 0.0
 
 
 def _no_transactions(identity: TransactionIdentity, producer_id: int) -> None:
@@ -122,13 +123,10 @@ class ProduceService:
                 error=error,
             )
             return PendingProduce(request_id=request.request_id, acks=request.acks, error=error, began_s=began_s)
+        appended_s = self._clock.now_s()
         if not appended.is_duplicate:
-            self._meters.produced(
-                request.topic,
-                records=frame.header.record_count,
-                size_bytes=frames[0].size,
-                took_s=self._clock.now_s() - began_s,
-            )
+            self._meters.produced(request.topic, records=frame.header.record_count, size_bytes=frames[0].size)
+        self._meters.took("produce", "local", appended_s - began_s)
         return PendingProduce(
             request_id=request.request_id,
             acks=request.acks,
@@ -136,6 +134,7 @@ class ProduceService:
             partition=partition,
             appended=appended,
             began_s=began_s,
+            appended_s=appended_s,
         )
 
     def _append(
@@ -179,7 +178,9 @@ class ProduceService:
             return self._refusal(pending, error) if left_s <= wait_s else None
         except PylogError as error:
             return self._refusal(pending, error)
-        self._meters.answered("produce", self._clock.now_s() - pending.began_s)
+        now_s = self._clock.now_s()
+        self._meters.took("produce", "remote", now_s - pending.appended_s)
+        self._meters.answered("produce", now_s - pending.began_s)
         return ProduceResponse(
             request_id=pending.request_id,
             base_offset=pending.appended.base_offset,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from broker_runtime.contract.errors import InvalidConfigError, SetupError, ZooKe
 from broker_runtime.contract.security import PemFiles
 from broker_runtime.contract.settings import BrokerSettings, Secret
 from broker_runtime.contract.waiting import Deadline
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -125,10 +127,11 @@ OPEN: Final = ZooKeeperAccess()
 class KazooZooKeeper:
     """A `ZooKeeperClient` over a real ZooKeeper. Made by `connect`."""
 
-    def __init__(self, client: _Kazoo, servers: str, operation_limit_s: float) -> None:
+    def __init__(self, client: _Kazoo, servers: str, operation_limit_s: float, meters: Meters = NO_METERS) -> None:
         self._client = client
         self._servers = servers
         self._limit_s = operation_limit_s
+        self._meters = meters
         # Requests are queued under this lock, and the listener changes the session under it before kazoo clears its
         # queue: so what was queued for one session is never sent in the next.
         self._changed = threading.Condition()
@@ -147,6 +150,7 @@ class KazooZooKeeper:
         connect_timeout_s: float = 15.0,
         operation_limit_s: float = OPERATION_LIMIT_S,
         access: ZooKeeperAccess = OPEN,
+        meters: Meters = NO_METERS,
     ) -> KazooZooKeeper:
         """Connects, and creates the chroot of ``host:port,host:port/chroot`` if it is missing.
 
@@ -175,7 +179,7 @@ class KazooZooKeeper:
             raise InvalidConfigError(f"zookeeper.connect={connect_string!r}: {error}") from None
         _check_names(servers)
         _limit_attempts(client, session_timeout_ms / 1_000 / _ATTEMPTS_PER_SESSION)
-        self = cls(client, servers, operation_limit_s)
+        self = cls(client, servers, operation_limit_s, meters)
         try:
             try:
                 client.start(connect_timeout_s)
@@ -228,9 +232,11 @@ class KazooZooKeeper:
         for start in range(0, len(requests), _READ_REQUESTS):
             window = requests[start : start + _READ_REQUESTS]
             deadline = Deadline(self._limit_s)
+            began_s = time.monotonic()
             pending = [self._send(part[0], None, deadline, self._read_many, part) for part in window]
             for part, result in zip(window, pending, strict=True):
                 answers = self._await(part[0], result, deadline)
+                self._meters.zookeeper_answered(time.monotonic() - began_s)
                 found += [_answer(path, answer) for path, answer in zip(part, answers, strict=True)]
         return found
 
@@ -305,8 +311,11 @@ class KazooZooKeeper:
                 self._connected, news = False, SessionState.SUSPENDED
             else:
                 self._session_id, self._connected, news = 0, False, SessionState.LOST
+            is_closed = self._closed
             self._changed.notify_all()
             listeners = list(self._listeners)
+        if news is not SessionState.CONNECTED and not is_closed:
+            self._meters.zookeeper_lost(is_expired=news is SessionState.LOST)
         for listener in listeners:
             listener(news)
 
@@ -318,7 +327,11 @@ class KazooZooKeeper:
 
     def _ask(self, path: str, request: Callable[[], Any], session: int | None = None) -> Any:
         deadline = Deadline(self._limit_s)
-        return self._await(path, self._send(path, session, deadline, request), deadline)
+        began_s = time.monotonic()
+        try:
+            return self._await(path, self._send(path, session, deadline, request), deadline)
+        finally:
+            self._meters.zookeeper_answered(time.monotonic() - began_s)
 
     def _send(self, path: str, session: int | None, deadline: Deadline, request: Callable[..., Any], *args: Any) -> Any:
         with self._changed:

@@ -36,7 +36,7 @@ def start(
     from broker_runtime.contract.settings import load_broker_settings
 
     settings = load_broker_settings(config)
-    configure_logging()
+    configure_logging(settings)
     if not invocation.quiet:
         # Commands log warnings only; a server logs what it does.
         logging.getLogger().setLevel(logging.DEBUG if invocation.verbose >= 2 else logging.INFO)

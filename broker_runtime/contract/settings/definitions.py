@@ -88,6 +88,12 @@ class BrokerSettings:
     http_listener: Annotated[Address | None, Setting(Kind.ADDRESS, kafka="none",
         doc="Where the broker tells over HTTP how it is: `/metrics` for Prometheus, `/healthz`, `/readyz`. Whoever "
             "reaches it may read it. Without it nothing is counted.")]
+    metrics_max_group_partitions: Annotated[int, Setting(Kind.INTEGER, 1_000, minimum=0, maximum=1_000_000,
+        kafka="none",
+        doc="Of how many partitions of consumer groups the broker tells the lag, with `http.listener`; 0: of none. "
+            "`group_partitions_omitted` says how many there are beyond that.")]
+    logging_format: Annotated[Literal["text", "json"], Setting(Kind.CHOICE, "text", kafka="none",
+        doc="How the broker writes its log: an event as a line of text, or as a line with one JSON object.")]
     log_dirs: Annotated[tuple[Path, ...], Setting(Kind.PATHS,
         doc="Directories for data, one per disk, none inside another. A new partition goes where the fewest are.")]
     zookeeper_connect: Annotated[str, Setting(Kind.TEXT, "localhost:2181/pylog",

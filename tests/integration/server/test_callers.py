@@ -45,6 +45,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "decommission_broker": {"broker_id": 1},
     "report_broker": {"broker_id": 1},
     "log_ends": {"partitions": (_KEY,)},
+    "describe_lag": {"queries": ()},
     "begin_transaction": {"transactional_id": "a", "run_id": "r"},
     "end_transaction": {"transactional_id": "a", "run_id": "r", "epoch": 0, "batch_id": 0, "is_commit": False},
     "abort_transactions": {"transactional_id": "a"},

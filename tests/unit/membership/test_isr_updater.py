@@ -16,6 +16,7 @@ from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
+from broker_runtime.meters import Meters
 from broker_runtime.replication import FollowerFetch, PartitionRegistry
 from broker_runtime.replication.in_sync import RETRY_MS
 from broker_runtime.replication.partition import BUSY_S
@@ -143,6 +144,29 @@ def test_lagging_replica_is_removed_and_every_broker_learns_of_it():
     assert leader.partition().in_sync == {1, 2}
     assert watched == [CHANGES]
     assert from_json(leader.client.get(CHANGES).data, ChangeNews, "").topics == ("t",)
+
+
+def test_changes_of_in_sync_sets_are_counted_when_they_are_written():
+    """Shrinking and growing apart, as Kafka has them; a write that failed changed nothing."""
+    counted = []
+    meters = Meters()
+    meters.in_sync_changed = lambda **kinds: counted.append(kinds)
+    leader = Leader(in_sync=(1, 2))
+    leader.updater._meters = meters
+    leader.client.loses_reply = True
+    leader.fetch(3)
+    leader.updater.step(0)
+    assert counted == []
+    leader.look()
+    leader.fetch(3, now_ms=LAG_MS)
+    leader.updater.step(LAG_MS + 1)
+    assert leader.state().isr == (1, 3)
+    assert counted == [{"shrank": True, "grew": False}]
+    leader.look()
+    leader.fetch(2, now_ms=LAG_MS + 2)
+    leader.updater.step(LAG_MS + 2)
+    assert leader.state().isr == (1, 2, 3)
+    assert counted[1:] == [{"shrank": False, "grew": True}]
 
 
 @pytest.mark.parametrize(("unproven", "eligible"), [((), (2,)), ((2,), ())])

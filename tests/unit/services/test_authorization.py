@@ -48,6 +48,9 @@ SAMPLES: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "list_offsets": (
         requests.ListOffsetsRequest(queries=(OffsetQuery(at=AT, timestamp=-1),)), [("Describe", "Topic", "t")],
     ),
+    "describe_lag": (
+        requests.DescribeLagRequest(queries=(requests.LagQuery(at=AT, offset=1),)), [("Describe", "Topic", "t")],
+    ),
     "delete_records": (
         requests.DeleteRecordsRequest(deletions=(RecordDeletion(at=AT, offset=1),)), [("Delete", "Topic", "t")],
     ),

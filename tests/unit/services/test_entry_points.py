@@ -57,6 +57,7 @@ def test_services_are_found() -> None:
         "ConfigService",
         "FetchService",
         "GroupService",
+        "LagService",
         "LogOffsetService",
         "MetadataService",
         "MovementService",
