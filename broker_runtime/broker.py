@@ -184,10 +184,10 @@ class Broker:
                 raise SetupError(
                     f"http.listener={settings.http_listener} is the address of listeners: it needs its own"
                 )
-        security = BrokerSecurity(settings, wall_ms=wall_ms)
         require_apart(RealFiles(), settings.log_dirs)
         metrics = self._metrics = BrokerMetrics(settings.http_listener, not_ready=lambda: self.not_ready)
         self._ending.callback(metrics.stop)
+        security = BrokerSecurity(settings, wall_ms=wall_ms, meters=metrics.meters)
         client = KazooZooKeeper.connect(
             settings.zookeeper_connect,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.security import Access, PemFiles, SecurityProtocol
 from broker_runtime.contract.settings import Address, BrokerSettings
+from broker_runtime.meters import Meters
 from broker_runtime.security.authorizer import ALLOW_ALL, AclAuthorizer, Authorizer
 from broker_runtime.security.certificate_names import parse_mapping_rules
 from broker_runtime.security.credentials import KnownCredentials
@@ -26,10 +27,11 @@ from broker_runtime.zookeeper.znodes import Endpoint
 class BrokerSecurity:
     """Of one broker."""
 
-    def __init__(self, settings: BrokerSettings, *, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: BrokerSettings, *, wall_ms: Callable[[], int], meters: Meters) -> None:
         """Raises `InvalidConfigError` for rules or certificates that are not right."""
         self._settings = settings
         self._wall_ms = wall_ms
+        self._meters = meters
         self._map_name = parse_mapping_rules(settings.ssl_principal_mapping_rules)
         self.openid = OpenIdTokens(settings) if settings.sasl_oauthbearer_jwks_endpoint_url is not None else None
         self.tls = _pem_files(settings)
@@ -84,7 +86,9 @@ class BrokerSecurity:
         """Whether somebody may do something."""
         if self._settings.authorizer_class_name == "none":
             return ALLOW_ALL
-        return AclAuthorizer(lambda: self.records.access_list, super_users=self._settings.super_users or ())
+        return AclAuthorizer(
+            lambda: self.records.access_list, super_users=self._settings.super_users or (), meters=self._meters
+        )
 
     def plans(self, ports: Mapping[str, int]) -> Sequence[ListenerPlan]:
         """The listeners to serve on, at these ports."""
@@ -98,6 +102,7 @@ class BrokerSecurity:
                 asks_for_certificates=settings.asks_for_certificates(listener.name),
                 map_name=self._map_name,
                 credentials=self.credentials,
+                meters=self._meters,
             )
             address = Address(listener.address.host, ports[listener.name])
             tls = self.tls if protocol.uses_tls else None

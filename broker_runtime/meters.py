@@ -53,6 +53,12 @@ class Meters:
     def became_controller(self) -> None:
         """This broker is the controller from now on."""
 
+    def login_refused(self) -> None:
+        """A call proved nobody where proof is asked for."""
+
+    def request_denied(self) -> None:
+        """A request, or a part of one, is not allowed to who made it."""
+
     def zookeeper_answered(self, took_s: float) -> None:
         """A request to ZooKeeper was answered, in whatever way."""
 

@@ -56,6 +56,8 @@ class Counts(Meters):
         for kind in ELECTION_KINDS:
             self._elections.labels(kind)  # an alert on the first unclean one needs the 0 before it
         self._controller_elections = counter(registry, "controller_elections")
+        self._logins_refused = counter(registry, "logins_refused")
+        self._requests_denied = counter(registry, "requests_denied")
         self._zookeeper_s = histogram(registry, "zookeeper_request_seconds")
         self._zookeeper_disconnects = counter(registry, "zookeeper_disconnects")
         self._zookeeper_expirations = counter(registry, "zookeeper_session_expirations")
@@ -129,6 +131,12 @@ class Counts(Meters):
 
     def zookeeper_answered(self, took_s: float) -> None:
         self._zookeeper_s.observe(took_s)
+
+    def login_refused(self) -> None:
+        self._logins_refused.inc()
+
+    def request_denied(self) -> None:
+        self._requests_denied.inc()
 
     def zookeeper_lost(self, *, is_expired: bool) -> None:
         (self._zookeeper_expirations if is_expired else self._zookeeper_disconnects).inc()

@@ -100,6 +100,9 @@ METRICS: Final[Mapping[str, Definition]] = _all(
     Definition("directory_stalled", "gauge", ("directory",), "Whether the disk has not answered for 5 s."),
     Definition("directory_usable_bytes", "gauge", ("directory",), "Bytes that are free on its disk."),
     Definition("directory_failed_partitions", "gauge", ("directory",), "Logs that have failed."),
+    # who comes in
+    Definition("logins_refused", "counter", (), "Calls that proved nobody: a wrong password, certificate or token."),
+    Definition("requests_denied", "counter", (), "Requests that no ACL allows to who made them."),
     # ZooKeeper
     Definition("zookeeper_connected", "gauge", (), "Whether ZooKeeper answers."),
     Definition("zookeeper_request_seconds", "histogram", (), "From a request to ZooKeeper to its answer."),

@@ -7,6 +7,7 @@ refused is logged, and the error does not tell whether the thing exists.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -19,11 +20,13 @@ from broker_runtime.contract.errors import (
     TransactionalIdAuthorizationError,
 )
 from broker_runtime.contract.events import event
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.security.access_list import AccessList
 
 _logger = logging.getLogger(__name__)
 
 _MOST_REMEMBERED: Final = 10_000
+_LOG_EVERY_S: Final = 10.0
 _ERRORS: Final[dict[str, type[AuthorizationError]]] = {
     "Topic": TopicAuthorizationError,
     "Group": GroupAuthorizationError,
@@ -50,6 +53,10 @@ class Authorizer:
 
     is_enforced: bool = False
 
+    def __init__(self, meters: Meters = NO_METERS) -> None:
+        self._meters = meters
+        self._logged_s: dict[tuple[str, str, str, str], float] = {}  # when a denial was logged, by what was denied
+
     def allows(self, caller: Identified, operation: str, resource_type: str, name: str = CLUSTER_RESOURCE) -> bool:
         """Whether ``caller`` may. Any thread; takes a microsecond where it was asked before."""
         return True
@@ -58,7 +65,19 @@ class Authorizer:
         """Raises the `AuthorizationError` of the resource's type unless ``caller`` may; that is logged."""
         if self.allows(caller, operation, resource_type, name):
             return
-        # An audit line. The name is cut and escaped by `event`.
+        self._meters.request_denied()
+        self._log_denial(caller, operation, resource_type, name)
+        what = "the cluster" if resource_type == "Cluster" else f"{resource_type.lower()} {name!r:.260}"
+        raise _ERRORS[resource_type](f"User:{caller.principal} may not {operation} {what}: no ACL allows it")
+
+    def _log_denial(self, caller: Identified, operation: str, resource_type: str, name: str) -> None:
+        """An audit line. Of one that is tried again and again, one every ten seconds."""
+        key, now_s = (caller.principal, operation, resource_type, name), time.monotonic()
+        if now_s - self._logged_s.get(key, -_LOG_EVERY_S) < _LOG_EVERY_S:
+            return
+        if len(self._logged_s) >= _MOST_REMEMBERED:
+            self._logged_s.clear()
+        self._logged_s[key] = now_s
         event(
             _logger,
             "deny request",
@@ -68,8 +87,6 @@ class Authorizer:
             operation=operation,
             resource=f"{resource_type} {name}",
         )
-        what = "the cluster" if resource_type == "Cluster" else f"{resource_type.lower()} {name!r:.260}"
-        raise _ERRORS[resource_type](f"User:{caller.principal} may not {operation} {what}: no ACL allows it")
 
     def require_broker(self, caller: Identified) -> None:
         """Raises `ClusterAuthorizationError` unless the caller has proved to be a broker of this cluster."""
@@ -84,8 +101,11 @@ class AclAuthorizer(Authorizer):
 
     is_enforced = True
 
-    def __init__(self, access_list: Callable[[], AccessList], *, super_users: Collection[str]) -> None:
+    def __init__(
+        self, access_list: Callable[[], AccessList], *, super_users: Collection[str], meters: Meters = NO_METERS
+    ) -> None:
         """``access_list``: as it is now; another object where it has changed."""
+        super().__init__(meters)
         self._access_list = access_list
         self._super_users = frozenset(super_users)
         self._remembered: tuple[AccessList | None, dict[tuple[str, str, str, str, str], bool]] = (None, {})
@@ -105,6 +125,8 @@ class AclAuthorizer(Authorizer):
 
     def require_broker(self, caller: Identified) -> None:
         if not caller.is_broker and caller.principal not in self._super_users:
+            self._meters.request_denied()
+            self._log_denial(caller, "ClusterAction", "Cluster", CLUSTER_RESOURCE)
             raise ClusterAuthorizationError(f"User:{caller.principal} is no broker of this cluster")
 
 

@@ -17,6 +17,7 @@ from broker_runtime.contract.errors import BrokerUnavailableError, SaslAuthentic
 from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.security import AUTHORIZATION_HEADER, NOT_KNOWN_YET, SecurityProtocol, parse_authorization
+from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.security.credentials import NO_PROOF, Proof
 
 _MOST_NAME_CHARS: Final = 255
@@ -49,6 +50,7 @@ class Authenticator:
         asks_for_certificates: bool = False,
         map_name: Callable[[str], str | None] = lambda name: name,
         credentials: Credentials | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
         """``map_name``: the principal of a certificate's name; None: nobody's. ``credentials``: needed for SASL."""
         assert credentials is not None or not protocol.uses_sasl
@@ -57,6 +59,7 @@ class Authenticator:
         self.asks_for_certificates = asks_for_certificates
         self._map_name = map_name
         self._credentials = credentials
+        self._meters = meters
 
     def authenticate(self, headers: Headers) -> Proof:
         """What the headers prove. Raises `SaslAuthenticationError` if more is asked for; may take 0.1 s and more."""
@@ -65,6 +68,7 @@ class Authenticator:
         try:
             return self._proof_in(headers)
         except SaslAuthenticationError as error:
+            self._meters.login_refused()
             event(_logger, "refuse login", level=logging.WARNING, listener=self.name, error=error)
             raise
 
@@ -86,6 +90,14 @@ class Authenticator:
 
     def principal_of(self, identity: bytes) -> str:
         """The principal of the certificate's name. Raises `SslAuthenticationError` if it has none, or is nobody."""
+        try:
+            return self._principal_of(identity)
+        except SslAuthenticationError as error:
+            self._meters.login_refused()
+            event(_logger, "refuse login", level=logging.WARNING, listener=self.name, error=error)
+            raise
+
+    def _principal_of(self, identity: bytes) -> str:
         try:
             name = identity.decode()
         except UnicodeDecodeError:

@@ -226,6 +226,17 @@ ALERTS: Final = (
         look_at="pylog cluster health: readers wait behind it; pylog txn abort ends it",
     ),
     Alert(
+        name="PylogLoginsRefused",
+        expression="sum by (job, instance) (rate(pylog_logins_refused_total[5m])) > 1",
+        for_s=300,
+        severity="warning",
+        summary="{{ $labels.instance }} refuses {{ $value | humanize }} logins a second",
+        look_at="the broker's log (refuse login): a client with an old password, or somebody who guesses",
+        fires={_series("pylog_logins_refused_total"): "0+120x40"},
+        silent={_series("pylog_logins_refused_total"): "0+6x40"},
+        after_s=900,
+    ),
+    Alert(
         name="PylogZooKeeperDisconnected",
         expression="pylog_zookeeper_connected == 0",
         for_s=60,

@@ -105,6 +105,10 @@ BROKERS: Final = (
         "{{instance}} lost": "increase(pylog_zookeeper_disconnects_total{$}[$__rate_interval])",
         "{{instance}} expired": "increase(pylog_zookeeper_session_expirations_total{$}[$__rate_interval])",
     }),
+    Panel("Refused", "reqps", {
+        "{{instance}} logins": "rate(pylog_logins_refused_total{$}[$__rate_interval])",
+        "{{instance}} no ACL": "rate(pylog_requests_denied_total{$}[$__rate_interval])",
+    }),
     Panel("Streams", "none", {"{{kind}}": "sum by (kind) (pylog_streams{$})"}),
     Panel("Memory", "bytes", {
         "{{instance}}": "process_resident_memory_bytes{$}",

@@ -114,6 +114,10 @@ def test_what_changes_in_a_cluster_is_counted(counts: Counts, registry: Collecto
     counts.zookeeper_lost(is_expired=False)
     counts.zookeeper_answered(0.1)
     counts.took("produce", "local", 0.2)
+    counts.login_refused()
+    counts.request_denied()
+    assert registry.get_sample_value("pylog_logins_refused_total") == 1
+    assert registry.get_sample_value("pylog_requests_denied_total") == 1
     assert [
         registry.get_sample_value("pylog_leader_elections_total", {"kind": "unclean"}),
         registry.get_sample_value("pylog_controller_elections_total"),
