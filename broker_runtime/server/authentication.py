@@ -61,6 +61,11 @@ class Authenticator:
         self._credentials = credentials
         self._meters = meters
 
+    @property
+    def takes_names_from_certificates(self) -> bool:
+        """Whether the principal is the name in the certificate; with SASL it is the user, certificate or not."""
+        return self.asks_for_certificates and not self.protocol.uses_sasl
+
     def authenticate(self, headers: Headers) -> Proof:
         """What the headers prove. Raises `SaslAuthenticationError` if more is asked for; may take 0.1 s and more."""
         if not self.protocol.uses_sasl:

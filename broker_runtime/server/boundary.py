@@ -81,7 +81,7 @@ def answering(kind: str, context: Any, listener: Authenticator = OPEN) -> Iterat
     header, proof = ("", NO_PROOF) if opening is None else (opening.client_id, opening.proof)
     call = Call(kind, context.peer(), header=header, listener=listener.name, proof=proof)
     try:
-        if listener.asks_for_certificates:
+        if listener.takes_names_from_certificates:
             call.caller = replace(call.caller, principal=listener.principal_of(context.peer_identity()))
         yield call
     except Exception as error:  # noqa: BLE001 - the boundary: a peer must not see a traceback

@@ -115,7 +115,8 @@ NEEDS: Final[Mapping[str, Callable[[Any], Needs]]] = {
     "commit_offsets": _group_and_topics("Read", on_topics="Read", names=_of_offsets),
     "fetch_offsets": _group("Describe"),
     "find_coordinator": _group("Describe"),
-    "group_heartbeat": _group("Read"),
+    # What is assigned tells that a topic exists, and how many partitions it has.
+    "group_heartbeat": _group_and_topics("Read", on_topics="Describe", names=lambda request: request.topics or ()),
     "describe_group": _group("Describe"),
     "alter_group_offsets": _group_and_topics("Alter", on_topics="Read", names=_of_offsets),
     "delete_group": _group("Delete"),

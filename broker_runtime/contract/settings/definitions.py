@@ -65,8 +65,8 @@ class BrokerSettings:
     ssl_cafile: Annotated[Path | None, Setting(Kind.PATH,
         doc="The CAs whose certificates are trusted, of clients and of other brokers: a PEM file.")]
     ssl_client_auth: Annotated[tuple[str, ...], Setting(Kind.NAMES, "none",
-        doc="Which listeners ask for a client's certificate, whose name is its principal then: `none`, `required` (all "
-            "that speak SSL) or their names.")]
+        doc="Which listeners ask for a client's certificate: `none`, `required` (all that speak SSL) or their names. "
+            "Its name is the principal then, unless the listener speaks SASL_SSL.")]
     ssl_principal_mapping_rules: Annotated[str, Setting(Kind.TEXT, "DEFAULT",
         doc="How a certificate's name becomes a principal, as in Kafka: `RULE:^(.*)\\.example\\.org$/$1/L,DEFAULT`; "
             "the first that matches counts. A name that none matches is refused.")]
@@ -177,10 +177,13 @@ class BrokerSettings:
         return self.listeners[0].name if name is None else name.upper()
 
     def asks_for_certificates(self, listener: str) -> bool:
-        """Whether clients need a certificate there."""
-        if not self.security_protocol_of(listener).endswith("SSL"):
+        """Whether clients need a certificate there. ``required`` means those that speak SSL, not SASL_SSL, as in
+        Kafka."""
+        protocol = self.security_protocol_of(listener)
+        if not protocol.endswith("SSL"):
             return False
-        return "required" in self.ssl_client_auth or listener in (each.upper() for each in self.ssl_client_auth)
+        is_named = listener in (each.upper() for each in self.ssl_client_auth)
+        return is_named or ("required" in self.ssl_client_auth and protocol == "SSL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ SAMPLES: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "fetch_offsets": (requests.FetchOffsetsRequest(group_id="g"), [("Describe", "Group", "g")]),
     "find_coordinator": (requests.FindCoordinatorRequest(group_id="g"), [("Describe", "Group", "g")]),
     "group_heartbeat": (
-        requests.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0), [("Read", "Group", "g")],
+        requests.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, topics=("t",)),
+        [("Read", "Group", "g"), ("Describe", "Topic", "t")],
     ),
     "describe_group": (requests.DescribeGroupRequest(group_id="g"), [("Describe", "Group", "g")]),
     "alter_group_offsets": (
