@@ -158,7 +158,8 @@ def make_services(
     def authorized(name: str, handle: Callable[[Caller, Any], Any]) -> Callable[[Caller, Any], Any]:
         def handle_if_allowed(caller: Caller, request: Any) -> Any:
             authorization.require(caller, name, request)
-            return authorization.narrowed(caller, name, request, handle(caller, request))
+            response = handle(caller, authorization.reduced(caller, name, request))
+            return authorization.narrowed(caller, name, request, response)
 
         return handle_if_allowed
 

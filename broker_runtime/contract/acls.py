@@ -21,6 +21,7 @@ The names are Kafka's (`AclBinding`, `AclOperation`, `ResourceType`, `PatternTyp
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
@@ -40,6 +41,8 @@ CLUSTER_RESOURCE: Final = "pylog-cluster"
 ANY: Final = "*"
 """Every principal (``User:*``), host, or resource name."""
 USER: Final = "User:"
+ANONYMOUS: Final = "ANONYMOUS"
+"""The principal of callers that have not proved who they are; Kafka's name for it."""
 MOST_NAME_CHARS: Final = 255
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME_CHARS)]
@@ -92,6 +95,10 @@ def check_acl(acl: Acl) -> None:
         raise InvalidRequestError(f"principal={acl.principal!r}: must be User:name, or User:* for everybody")
     if not all(text.isprintable() for text in (acl.principal, acl.host, acl.name)):
         raise InvalidRequestError(f"{acl!s:.200}: characters that are not printable")
+    if acl.host != ANY and acl.host != _normal_address(acl.host):
+        raise InvalidRequestError(f"host={acl.host!r}: must be an IP address as brokers see it (10.0.0.1, ::1), or '*'")
+    if acl.name == ANY and acl.pattern == "Prefixed":
+        raise InvalidRequestError("name='*' with pattern Prefixed: for all, it is Literal; for none, leave it out")
     if acl.resource_type == "Cluster" and (acl.name, acl.pattern) != (CLUSTER_RESOURCE, "Literal"):
         raise InvalidRequestError(f"name={acl.name!r}: the cluster's is {CLUSTER_RESOURCE!r}, Literal")
     if acl.operation != "All" and acl.operation not in OPERATIONS_ON[acl.resource_type]:
@@ -99,6 +106,13 @@ def check_acl(acl: Acl) -> None:
             f"operation={acl.operation!r} on {acl.resource_type}: must be All or one of "
             f"{', '.join(OPERATIONS_ON[acl.resource_type])}"
         )
+
+
+def _normal_address(host: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
 
 
 OPERATIONS_ON: Final[dict[str, tuple[str, ...]]] = {
@@ -198,9 +212,10 @@ class CreateTokenResponse(Message, frozen=True, kw_only=True):
 def check_user_name(name: Any) -> str:
     """The name, if a user may have it. Raises `InvalidRequestError`."""
     is_text = isinstance(name, str) and 1 <= len(name) <= MOST_NAME_CHARS and name.isprintable()
-    if not is_text or ":" in name or name == ANY or name != name.strip():
+    if not is_text or ":" in name or name in (ANY, ANONYMOUS) or name != name.strip():
         raise InvalidRequestError(
-            f"user {name!r:.300}: must be 1 to {MOST_NAME_CHARS} printable characters, without ':', and not '*'"
+            f"user {name!r:.300}: must be 1 to {MOST_NAME_CHARS} printable characters, without ':', not '*' nor "
+            f"{ANONYMOUS!r}"
         )
     return str(name)
 

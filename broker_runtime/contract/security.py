@@ -27,8 +27,6 @@ from pyarrow import flight
 from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings import AdminSettings
 
-ANONYMOUS: Final = "ANONYMOUS"
-"""The principal of callers that have not proved who they are; Kafka's name for it."""
 AUTHORIZATION_HEADER: Final = "authorization"
 NOT_KNOWN_YET: Final = "this broker does not know yet that the caller is one, too"
 """What a broker answers another that registered a moment ago."""
@@ -55,6 +53,16 @@ class SecurityProtocol(Enum):
     @property
     def uses_sasl(self) -> bool:
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPem:
+    """What was in `PemFiles`, at one time. ``fingerprint``: of the files just before."""
+
+    roots: bytes | None
+    chain: bytes
+    key: bytes = field(repr=False)
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +96,18 @@ class PemFiles:
                 content = str(error.errno).encode()
             found.update(hashlib.sha256(content).digest())
         return found.digest()
+
+    def load(self) -> LoadedPem:
+        """What is in the files now. Raises as `check`; that the pair fits is known when it is used."""
+        fingerprint = self.fingerprint()
+        assert self.certificate is not None
+        assert self.key is not None
+        return LoadedPem(
+            roots=self.roots(),
+            chain=_read("ssl.certfile", self.certificate),
+            key=_read("ssl.keyfile", self.key),
+            fingerprint=fingerprint,
+        )
 
     def roots(self) -> bytes | None:
         """The certificates to trust; None: those of the system, where gRPC finds them. Raises as `check`."""

@@ -6,12 +6,10 @@ refused is logged, and the error does not tell whether the thing exists.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from broker_runtime.contract.acls import CLUSTER_RESOURCE
+from broker_runtime.contract.acls import CLUSTER_RESOURCE, MOST_NAME_CHARS
 from broker_runtime.contract.errors import (
     AuthorizationError,
     ClusterAuthorizationError,
@@ -19,14 +17,11 @@ from broker_runtime.contract.errors import (
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
 )
-from broker_runtime.contract.events import event
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.security.access_list import AccessList
-
-_logger = logging.getLogger(__name__)
+from broker_runtime.security.audit import Audit
 
 _MOST_REMEMBERED: Final = 10_000
-_LOG_EVERY_S: Final = 10.0
 _ERRORS: Final[dict[str, type[AuthorizationError]]] = {
     "Topic": TopicAuthorizationError,
     "Group": GroupAuthorizationError,
@@ -55,7 +50,7 @@ class Authorizer:
 
     def __init__(self, meters: Meters = NO_METERS) -> None:
         self._meters = meters
-        self._logged_s: dict[tuple[str, str, str, str], float] = {}  # when a denial was logged, by what was denied
+        self._audit = Audit()
 
     def allows(self, caller: Identified, operation: str, resource_type: str, name: str = CLUSTER_RESOURCE) -> bool:
         """Whether ``caller`` may. Any thread; takes a microsecond where it was asked before."""
@@ -71,17 +66,7 @@ class Authorizer:
         raise _ERRORS[resource_type](f"User:{caller.principal} may not {operation} {what}: no ACL allows it")
 
     def _log_denial(self, caller: Identified, operation: str, resource_type: str, name: str) -> None:
-        """An audit line. Of one that is tried again and again, one every ten seconds."""
-        key, now_s = (caller.principal, operation, resource_type, name), time.monotonic()
-        if now_s - self._logged_s.get(key, -_LOG_EVERY_S) < _LOG_EVERY_S:
-            return
-        if len(self._logged_s) >= _MOST_REMEMBERED:
-            self._logged_s.clear()
-        self._logged_s[key] = now_s
-        event(
-            _logger,
-            "deny request",
-            level=logging.WARNING,
+        self._audit.denied(
             principal=caller.principal,
             address=caller.address,
             operation=operation,
@@ -90,6 +75,9 @@ class Authorizer:
 
     def require_broker(self, caller: Identified) -> None:
         """Raises `ClusterAuthorizationError` unless the caller has proved to be a broker of this cluster."""
+
+    def require_any(self, caller: Identified, operation: str, resource_type: str) -> None:
+        """Raises `ClusterAuthorizationError` unless ``caller`` may do this with some resource of the type."""
 
     def allows_creation(self, caller: Identified, topic: str) -> bool:
         """Whether ``caller`` may create that topic: by an ACL on it or on the cluster, as in Kafka."""
@@ -113,6 +101,8 @@ class AclAuthorizer(Authorizer):
     def allows(self, caller: Identified, operation: str, resource_type: str, name: str = CLUSTER_RESOURCE) -> bool:
         if caller.is_broker or caller.principal in self._super_users:
             return True
+        if len(name) > MOST_NAME_CHARS:
+            return False  # nothing has such a name; and what is remembered is bounded by its size, too
         now, (known, answers) = self._access_list(), self._remembered
         if known is not now or len(answers) > _MOST_REMEMBERED:
             answers = {}
@@ -122,6 +112,16 @@ class AclAuthorizer(Authorizer):
         if answer is None:
             answer = answers[key] = now.allows(*key)
         return answer
+
+    def require_any(self, caller: Identified, operation: str, resource_type: str) -> None:
+        if caller.is_broker or caller.principal in self._super_users:
+            return
+        if not self._access_list().allows_any(caller.principal, caller.host, operation, resource_type):
+            self._meters.request_denied()
+            self._log_denial(caller, operation, resource_type, "*")
+            raise ClusterAuthorizationError(
+                f"User:{caller.principal} may not {operation} any {resource_type.lower()}: no ACL allows it"
+            )
 
     def require_broker(self, caller: Identified) -> None:
         if not caller.is_broker and caller.principal not in self._super_users:

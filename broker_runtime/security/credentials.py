@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker_runtime.contract.acls import PasswordHash
+from broker_runtime.contract.acls import ANONYMOUS, MOST_NAME_CHARS, PasswordHash
 from broker_runtime.contract.errors import BrokerOverloadedError, NotSupportedError, SaslAuthenticationError
 from broker_runtime.contract.passwords import hash_password, verify_password
-from broker_runtime.contract.security import ANONYMOUS
 
 _MOST_REMEMBERED: Final = 10_000
 _CHECK_WAIT_S: Final = 5.0
+_MOST_WAITING: Final = 16
 _MOST_PASSWORD_BYTES: Final = 1_024
 _TOKEN_PREFIX: Final = "pylog."  # noqa: S105 - how every token begins
 _MOST_TOKEN_CHARS: Final = 7_000  # gRPC takes 8 KiB of headers
@@ -72,22 +72,24 @@ class KnownCredentials:
         self._lock = threading.Lock()
         self._results: OrderedDict[tuple[str, bytes], tuple[PasswordHash | None, bool]] = OrderedDict()
         self._checking = threading.Lock()
+        self._waiting = threading.Semaphore(_MOST_WAITING)  # each holds a thread of gRPC's
         self._nobody = hash_password(secrets.token_hex(16))
 
     def of_password(self, user: str, password: str) -> Proof:
         """Raises `SaslAuthenticationError` where it is not the user's password, `BrokerOverloadedError` where too many
         are being checked."""
-        if len(password.encode(errors="replace")) > _MOST_PASSWORD_BYTES:
+        if len(password.encode(errors="replace")) > _MOST_PASSWORD_BYTES or len(user) > MOST_NAME_CHARS:
             raise SaslAuthenticationError(_REFUSED)
         kept = self._users().get(user)
         digest = hmac.digest(self._key, f"{user}:{password}".encode(errors="replace"), "sha256")
         with self._lock:
             found = self._results.get((user, digest))
+            if found is not None:
+                self._results.move_to_end((user, digest))
         if found is None or found[0] != kept:
             found = (kept, self._check(password, kept))
             with self._lock:
                 self._results[user, digest] = found
-                self._results.move_to_end((user, digest))
                 while len(self._results) > _MOST_REMEMBERED:
                     self._results.popitem(last=False)
         if kept is None or not found[1]:
@@ -96,8 +98,13 @@ class KnownCredentials:
 
     def _check(self, password: str, kept: PasswordHash | None) -> bool:
         """Whether it is the password. Of a user that does not exist, it takes as long."""
-        if not self._checking.acquire(timeout=_CHECK_WAIT_S):
-            raise BrokerOverloadedError("more passwords are being checked than this broker can; try again")
+        is_let_wait = self._waiting.acquire(blocking=False)
+        try:
+            if not is_let_wait or not self._checking.acquire(timeout=_CHECK_WAIT_S):
+                raise BrokerOverloadedError("more passwords are being checked than this broker can; try again")
+        finally:
+            if is_let_wait:
+                self._waiting.release()
         try:
             return verify_password(password, self._nobody if kept is None else kept) and kept is not None
         finally:

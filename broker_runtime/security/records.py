@@ -48,7 +48,7 @@ class SecurityRecords:
     def __init__(self, client: ZooKeeperClient) -> None:
         self._client = client
         self._signal = Signal()
-        self._versions: dict[str, int] = {}
+        self._versions: dict[str, tuple[int, int]] = {}
         self.access_list = AccessList()
         self.users: Mapping[str, PasswordHash] = MappingProxyType({})
         self.token_key: bytes | None = None
@@ -157,9 +157,10 @@ class SecurityRecords:
     def _if_changed(self, path: str, kind: type[_R], empty: _R) -> _R | None:
         """The record if it is not the one read last; None: it is, or it is damaged."""
         node = self._client.get(path, watch=lambda _: self._signal.set())
-        if self._versions.get(path) == node.version:
+        version = (node.created, node.version)  # one that was deleted and made anew begins at 0 again
+        if self._versions.get(path) == version:
             return None
-        self._versions[path] = node.version
+        self._versions[path] = version
         try:
             return _decoded(node, kind, path) or empty
         except CorruptRecordError as error:

@@ -9,20 +9,17 @@ Rule: who has proved nothing where proof is asked for is refused, and nobody els
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from broker_runtime.contract.errors import BrokerUnavailableError, SaslAuthenticationError, SslAuthenticationError
-from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.security import AUTHORIZATION_HEADER, NOT_KNOWN_YET, SecurityProtocol, parse_authorization
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.security.audit import Audit
 from broker_runtime.security.credentials import NO_PROOF, Proof
 
 _MOST_NAME_CHARS: Final = 255
-
-_logger = logging.getLogger(__name__)
 
 Headers = Mapping[str, Sequence[Any]]
 
@@ -60,6 +57,7 @@ class Authenticator:
         self._map_name = map_name
         self._credentials = credentials
         self._meters = meters
+        self._audit = Audit()
 
     @property
     def takes_names_from_certificates(self) -> bool:
@@ -74,7 +72,7 @@ class Authenticator:
             return self._proof_in(headers)
         except SaslAuthenticationError as error:
             self._meters.login_refused()
-            event(_logger, "refuse login", level=logging.WARNING, listener=self.name, error=error)
+            self._audit.refused_login(listener=self.name, error=error)
             raise
 
     def _proof_in(self, headers: Headers) -> Proof:
@@ -99,7 +97,7 @@ class Authenticator:
             return self._principal_of(identity)
         except SslAuthenticationError as error:
             self._meters.login_refused()
-            event(_logger, "refuse login", level=logging.WARNING, listener=self.name, error=error)
+            self._audit.refused_login(listener=self.name, error=error)
             raise
 
     def _principal_of(self, identity: bytes) -> str:

@@ -40,7 +40,7 @@ from broker_runtime.contract.flight import (
     frames_batch,
     metadata,
 )
-from broker_runtime.contract.security import PemFiles
+from broker_runtime.contract.security import LoadedPem, PemFiles
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Backoff, Deadline
 from broker_runtime.meters import NO_METERS, Meters
@@ -73,6 +73,7 @@ _OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper
 _CONNECTIONS_PER_STREAM = 4  # for each stream allowed: clients have others for actions, and idle ones
 _FEWEST_CONNECTIONS = 64
 _MORE_OPEN_FILES = 8192  # connections that come between two checks
+_NOT_RIGHT = (InvalidConfigError, SetupError, pa.ArrowException, OSError, ValueError)  # of files, or of a port
 _REBIND_S = 5.0
 _REBIND_PAUSE_S = 0.01
 _GRACE_S = 0.5  # for answers under way, when the broker stops
@@ -163,7 +164,13 @@ class PylogFlightServer:
             if 0 not in known:  # a flood may be waiting for these very ports
                 self._start_watches(known)
             for plan in listeners:
-                self._listeners.append(_Listener(plan, calls=self, openings=self._openings))
+                loaded = None if plan.tls is None else plan.tls.load()
+                try:
+                    self._listeners.append(_Listener(plan, loaded, calls=self, openings=self._openings))
+                except pa.ArrowException as error:  # gRPC is stricter than what was checked, or the port is taken
+                    raise SetupError(
+                        f"listener {plan.authenticator.name} at {plan.address} does not start: {error}"
+                    ) from None
             if 0 not in known:
                 self._memory_watch.bound_new()
             else:
@@ -187,44 +194,54 @@ class PylogFlightServer:
     def renew_certificates(self) -> list[str]:
         """Lets listeners whose certificate, key or CAs have other contents begin anew, on their ports; returns their
         names. Streams go on as they are; connections that come from now on see the new certificate. For about a
-        millisecond nobody listens, and clients try again. Files that are not right change nothing, which is logged."""
+        millisecond nobody listens, and clients try again.
+
+        Files that are not right change nothing, which is logged: a listener is tried with them before, at a port that
+        nobody knows. Raises nothing of that kind; not thread-safe.
+        """
         renewed = []
         for position, listener in enumerate(self._listeners):
             tls = listener.plan.tls
-            if tls is None or self._is_stopping:
+            if tls is None or self._is_stopping or tls.fingerprint() in (listener.fingerprint, self._unusable):
                 continue
-            fingerprint = tls.fingerprint()
-            if fingerprint in (listener.fingerprint, self._unusable):
-                continue
+            loaded: LoadedPem | None = None
             try:
-                tls.check()
-            except InvalidConfigError as error:
+                loaded = tls.load()
+                _Listener(listener.plan, loaded, calls=self, openings=self._openings, is_trial=True).shutdown()
+            except _NOT_RIGHT as error:
+                self._unusable = tls.fingerprint() if loaded is None else loaded.fingerprint
                 event(_logger, "renew certificate", level=logging.ERROR, listener=listener.name, error=error)
-                self._unusable = fingerprint
                 continue
-            self._listeners[position] = self._begun_anew(listener)
+            new = self._begun_anew(listener, loaded)
+            if new is None:
+                listener.fingerprint = b""  # so that it is tried again
+                continue
+            self._listeners[position] = new
             renewed.append(listener.name)
             event(_logger, "renew certificate", listener=listener.name)
         self._ending = [thread for thread in self._ending if thread.is_alive()]
         return renewed
 
-    def _begun_anew(self, old: _Listener) -> _Listener:
-        known = {each.cookie for each in connections.traffic(frozenset({old.port})).values()}
+    def _begun_anew(self, old: _Listener, loaded: LoadedPem) -> _Listener | None:
+        """The listener with the new certificate; None: its port could not be had again, which is logged."""
+        port = old.port
+        known = {each.cookie for each in connections.traffic(frozenset({port})).values()}
         # It stops to listen at once, and returns when its last stream has ended. The thread keeps it alive until then.
         ending = threading.Thread(target=old.shutdown, name="flight-end", daemon=True)
         self._ending.append(ending)
         ending.start()
-        plan = replace(old.plan, address=Address(old.plan.address.host, old.port))
+        plan = replace(old.plan, address=Address(old.plan.address.host, port))
         deadline, backoff = Deadline(_REBIND_S), Backoff()
         while True:
             try:
-                new = _Listener(plan, calls=self, openings=self._openings)
+                new = _Listener(plan, loaded, calls=self, openings=self._openings)
                 break
-            except (pa.ArrowException, OSError):
+            except _NOT_RIGHT as error:
                 if deadline.expired:
-                    raise
+                    event(_logger, "listen again", level=logging.CRITICAL, listener=old.name, error=error)
+                    return None
                 deadline.sleep(min(backoff.next_s(), _REBIND_PAUSE_S))
-        self._memory_watch.bound_renewed(frozenset({old.port}), known)
+        self._memory_watch.bound_renewed(frozenset({port}), known)
         return new
 
     def _start_watches(self, ports: Ports) -> None:
@@ -449,20 +466,31 @@ class PylogFlightServer:
 class _Listener(flight.FlightServerBase):
     """One port. Which calls come in, and from whom, is for it to say; what is done is the same for all."""
 
-    def __init__(self, plan: ListenerPlan, *, calls: PylogFlightServer, openings: Openings) -> None:
-        """Listens from now on. Raises `SetupError`, `InvalidConfigError`."""
+    def __init__(
+        self,
+        plan: ListenerPlan,
+        loaded: LoadedPem | None,
+        *,
+        calls: PylogFlightServer,
+        openings: Openings,
+        is_trial: bool = False,
+    ) -> None:
+        """Listens from now on. ``loaded``: what is in ``plan.tls``. ``is_trial``: at any port, for this machine alone.
+        Raises `SetupError`, and what Flight raises."""
         self.plan = plan
-        self.fingerprint = b"" if plan.tls is None else plan.tls.fingerprint()
+        self.fingerprint = b"" if loaded is None else loaded.fingerprint
         self._calls = calls
         self._authenticator = plan.authenticator
-        host, port = plan.address
+        host, port = ("127.0.0.1", 0) if is_trial else plan.address
         arguments: dict[str, Any] = {"middleware": {MIDDLEWARE: _Beginnings(openings, plan.authenticator)}}
         scheme = "grpc"
-        if plan.tls is not None:
+        if loaded is not None:
             scheme = "grpc+tls"  # without it Flight would ignore the certificates, and say nothing
-            arguments["tls_certificates"] = [plan.tls.own_pair()]
+            arguments["tls_certificates"] = [(loaded.chain, loaded.key)]
             if plan.authenticator.asks_for_certificates:
-                arguments |= {"verify_client": True, "root_certificates": plan.tls.roots()}
+                if loaded.roots is None:  # Flight would begin, and take everybody or nobody
+                    raise SetupError(f"listener {self.name} asks for certificates, and has no CA")
+                arguments |= {"verify_client": True, "root_certificates": loaded.roots}
         elif plan.authenticator.protocol.uses_tls:
             raise SetupError(f"listener {self.name} speaks {plan.authenticator.protocol.value}, and has no certificate")
         bracketed = f"[{host}]" if ":" in host else host

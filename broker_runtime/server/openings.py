@@ -124,23 +124,33 @@ class Openings:
             is_broker = self._is_broker(headers)
             if self._is_full() and not is_broker:
                 raise to_flight_error(BrokerOverloadedError(_TOO_MANY_CALLS))
-            proof = Proof(is_broker=True) if is_broker else NO_PROOF if authenticate is None else authenticate(headers)
             is_counted = info.method in _SILENT_METHODS and not is_broker
-            call = OpeningCall(self, self._clock.now_s() if is_counted else None, _client_id_in(headers), proof)
-            if not is_counted:
-                return call
-            with self._lock:
-                if len(self._waiting) < self.limit:
-                    self._waiting[call] = None
-                    return call
-                self._has_refused = True
+            call = OpeningCall(self, self._clock.now_s() if is_counted else None, _client_id_in(headers))
+            if is_counted and not self._count(call):  # before it may take time to see who it is
+                raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))
+            try:
+                if is_broker:
+                    call.proof = Proof(is_broker=True)
+                elif authenticate is not None:
+                    call.proof = authenticate(headers)
+            except BaseException:
+                self.forget(call)
+                raise
+            return call
         except flight.FlightError:
             raise
         except PylogError as error:
             raise to_flight_error(error) from None
         except Exception as error:  # noqa: BLE001 - the boundary of a call that has no other yet
             raise to_flight_error(BrokerUnavailableError(f"the call cannot begin ({type(error).__name__})")) from None
-        raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))
+
+    def _count(self, call: OpeningCall) -> bool:
+        with self._lock:
+            if len(self._waiting) < self.limit:
+                self._waiting[call] = None
+                return True
+            self._has_refused = True
+            return False
 
     def forget(self, call: OpeningCall) -> None:
         """The call is no longer silent. Idempotent."""

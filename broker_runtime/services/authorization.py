@@ -113,7 +113,10 @@ NEEDS: Final[Mapping[str, Callable[[Any], Needs]]] = {
     "describe_lag": _topics("Describe", lambda request: (each.at.topic for each in request.queries)),
     "delete_records": _topics("Delete", lambda request: (each.at.topic for each in request.deletions)),
     "commit_offsets": _group_and_topics("Read", on_topics="Read", names=_of_offsets),
-    "fetch_offsets": _group("Describe"),
+    # Which partitions there are shows in the answer about those that are named; of all, `NARROWED` leaves out.
+    "fetch_offsets": _group_and_topics(
+        "Describe", on_topics="Describe", names=lambda request: (each.topic for each in request.partitions or ())
+    ),
     "find_coordinator": _group("Describe"),
     # What is assigned tells that a topic exists, and how many partitions it has.
     "group_heartbeat": _group_and_topics("Read", on_topics="Describe", names=lambda request: request.topics or ()),
@@ -121,7 +124,7 @@ NEEDS: Final[Mapping[str, Callable[[Any], Needs]]] = {
     "alter_group_offsets": _group_and_topics("Alter", on_topics="Read", names=_of_offsets),
     "delete_group": _group("Delete"),
     "remove_group_members": _group("Delete"),
-    "init_producer_id": _nothing,  # as in Kafka since 2.8: whoever may write to a topic may do so idempotently
+    "init_producer_id": _nothing,  # see `Authorization.require`: whoever may write to any topic, as in Kafka since 2.8
     "describe_log_dirs": _cluster("Describe"),
     "reassign_partitions": _cluster("Alter"),
     "describe_replicas": _topics("Describe", lambda request: (each.topic for each in request.partitions)),
@@ -157,6 +160,8 @@ class Authorization:
             raise ClusterAuthorizationError(f"nobody may do {action!r:.80}")
         if action == "create_topic" and not self._authorizer.allows_creation(caller, request.name):
             self._authorizer.require(caller, "Create", "Topic", request.name)
+        if action == "init_producer_id":
+            self._authorizer.require_any(caller, "Write", "Topic")
         for need in needs(request):
             if isinstance(need, OfBrokers):
                 self._authorizer.require_broker(caller)
@@ -169,6 +174,14 @@ class Authorization:
         return (
             response if narrow is None or not self._authorizer.is_enforced else narrow(self, caller, request, response)
         )
+
+    def reduced(self, caller: Caller, action: str, request: Any) -> Any:
+        """The request, without the topics that ``caller`` may not see: nobody looks at them, which would take time that
+        tells whether they exist. `narrowed` refuses them by name."""
+        if action != "metadata" or request.topics is None or not self._authorizer.is_enforced:
+            return request
+        seen = tuple(name for name in request.topics if self.sees(caller, "Topic", name))
+        return request if len(seen) == len(request.topics) else msgspec.structs.replace(request, topics=seen)
 
     def sees(self, caller: Caller, resource_type: str, name: str) -> bool:
         """Whether ``caller`` may describe it."""
@@ -207,15 +220,30 @@ class Authorization:
 
     def _open_transactions(self, caller: Caller, request: Any, response: transactions.OpenTransactionsResponse) -> Any:
         seen = tuple(
-            each for each in response.transactions if self.sees(caller, "TransactionalId", each.transactional_id)
+            each
+            for each in response.transactions
+            if self.sees(caller, "TransactionalId", each.transactional_id) and self.sees(caller, "Topic", each.topic)
         )
         return msgspec.structs.replace(response, transactions=seen)
+
+    def _group(self, caller: Caller, request: Any, response: requests.DescribeGroupResponse) -> Any:
+        """The members, without topics that the caller may not see."""
+
+        def without_hidden(member: requests.MemberInfo) -> requests.MemberInfo:
+            return msgspec.structs.replace(
+                member,
+                topics=tuple(name for name in member.topics if self.sees(caller, "Topic", name)),
+                assignment=tuple(each for each in member.assignment if self.sees(caller, "Topic", each.topic)),
+            )
+
+        return msgspec.structs.replace(response, members=tuple(map(without_hidden, response.members)))
 
 
 NARROWED: Final[Mapping[str, Callable[[Authorization, Caller, Any, Any], Any]]] = {
     "metadata": Authorization._metadata,
     "list_groups": Authorization._groups,
     "fetch_offsets": Authorization._offsets,
+    "describe_group": Authorization._group,
     "list_transactions": Authorization._transactions,
     "open_transactions": Authorization._open_transactions,
 }

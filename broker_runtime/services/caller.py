@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from broker_runtime.contract.acls import ANONYMOUS
 from broker_runtime.contract.errors import PylogError, StaleBrokerEpochError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.requests import ErrorInfo
-from broker_runtime.contract.security import ANONYMOUS
 from broker_runtime.contract.streams import FetchHello
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 

@@ -174,7 +174,7 @@ def _filter(
 
 
 def _principal(given: str) -> str:
-    return given if given.startswith("User:") else f"User:{given}"
+    return f"User:{given[5:] if given[:5].lower() == 'user:' else given}"
 
 
 def _operation(given: str) -> Any:

@@ -113,16 +113,15 @@ def _password(user: str, file: str | None) -> str:
 
     if file is None and sys.stdin.isatty():
         password = typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
-    elif file in (None, "-"):
-        password = sys.stdin.readline(_MOST_FILE_BYTES).rstrip("\r\n")
     else:
-        assert file is not None
+        name = "standard input" if file in (None, "-") else f"--password-file={file}"
         try:
-            with Path(file).open(encoding="utf-8") as opened:
-                password = opened.readline(_MOST_FILE_BYTES).rstrip("\r\n")
+            # Standard input as bytes: Python would take what is not UTF-8 for something else.
+            with open(0, "rb", closefd=False) if file in (None, "-") else Path(str(file)).open("rb") as opened:
+                password = opened.readline(_MOST_FILE_BYTES).decode().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise InvalidConfigError(f"--password-file={file}: cannot be read: {reason}") from None
+            raise InvalidConfigError(f"{name}: no password can be read: {reason}") from None
     check_password(str(password))
     return str(password)
 

@@ -1,0 +1,152 @@
+"""What ZooKeeper keeps of users and ACLs: changed by compare-and-set, watched, and never opened by damage."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from broker_runtime.contract.acls import Acl, AclFilter
+from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError, ZooKeeperUnavailableError
+from broker_runtime.contract.passwords import hash_password
+from broker_runtime.security import records as module
+from broker_runtime.security.records import SecurityRecords
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import SECURITY_ACLS, SECURITY_TOKEN_KEY, SECURITY_USERS
+
+ALICE = hash_password("correct horse", cost=2**14)
+READ = Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t")
+WRITE = Acl(principal="User:bob", operation="Write", resource_type="Topic", name="t")
+
+
+@pytest.fixture
+def zookeeper() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
+
+
+@pytest.fixture
+def records(zookeeper: MemoryZooKeeper) -> SecurityRecords:
+    made = SecurityRecords(zookeeper.client())
+    made.read()
+    return made
+
+
+def may_read(of: SecurityRecords) -> bool:
+    return of.access_list.allows("bob", "h", "Read", "Topic", "t")
+
+
+def test_what_one_broker_changes_another_knows_after_its_watch(
+    zookeeper: MemoryZooKeeper, records: SecurityRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when it looks anyway, every ten seconds."""
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 30.0)
+    other = SecurityRecords(zookeeper.client())
+    other.read()
+    assert not may_read(other)
+    for change, is_allowed in (
+        (lambda: records.create_acls([READ]), True),
+        (lambda: records.delete_acls([AclFilter()]), False),
+    ):
+        change()
+        stepping = threading.Thread(target=other.step, daemon=True)
+        stepping.start()
+        stepping.join(10)
+        assert not stepping.is_alive()
+        assert may_read(other) is is_allowed
+    records.alter_users({"alice": ALICE}, ())
+    other.step()
+    assert other.users["alice"] == ALICE
+
+
+def test_acls_are_added_and_deleted_once(records: SecurityRecords) -> None:
+    assert records.create_acls([WRITE, READ, READ]) == (READ, WRITE)
+    assert records.create_acls([READ]) == ()
+    assert records.acls(AclFilter(operation="Read")) == (READ,)
+    assert records.delete_acls([AclFilter(operation="Write"), AclFilter(principal="User:eve")]) == (WRITE,)
+    assert records.acls(AclFilter()) == (READ,)
+
+
+def test_acl_or_user_that_may_not_be_is_refused_and_nothing_is_changed(records: SecurityRecords) -> None:
+    """Brokers check what clients should have checked."""
+    for wrong in (
+        Acl(principal="bob", operation="Read", resource_type="Topic", name="t"),
+        Acl(principal="User:bob", operation="Read", resource_type="Topic", name="*", pattern="Prefixed"),
+        Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t", host="10.0.0.0/8"),
+        Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t", host="0:0:0:0:0:0:0:1"),
+        Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t", host="localhost"),
+    ):
+        with pytest.raises(InvalidRequestError):
+            records.create_acls([READ, wrong])
+    for name in ("a:b", "*", "ANONYMOUS", " a", "a\nb", ""):
+        with pytest.raises(InvalidRequestError, match="user "):
+            records.alter_users({"alice": ALICE, name: ALICE}, ())
+    assert records.acls(AclFilter()) == ()
+    assert records.alter_users({}, ()) == ()
+
+
+def test_users_come_and_go(records: SecurityRecords) -> None:
+    assert records.alter_users({"alice": ALICE, "bob": ALICE}, ()) == ("alice", "bob")
+    assert records.alter_users({}, ("bob", "nobody")) == ("alice",)
+    records.step()
+    assert list(records.users) == ["alice"]
+
+
+def test_key_of_tokens_is_made_once(zookeeper: MemoryZooKeeper, records: SecurityRecords) -> None:
+    other = SecurityRecords(zookeeper.client())
+    other.read()
+    assert records.token_key is not None
+    assert len(records.token_key) == 32
+    assert other.token_key == records.token_key
+
+
+def test_damage_changes_nothing_and_lets_nobody_in(zookeeper: MemoryZooKeeper, records: SecurityRecords) -> None:
+    """Neither the rights that were there are lost, nor those that deny."""
+    deny = Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t", permission="Deny")
+    records.create_acls([Acl(principal="User:*", operation="Read", resource_type="Topic", name="*"), deny])
+    records.alter_users({"alice": ALICE}, ())
+    records.step()
+    client = zookeeper.client()
+    for path in (SECURITY_ACLS, SECURITY_USERS, SECURITY_TOKEN_KEY):
+        client.set(path, b"{damaged", version=client.get(path).version)
+    records.step()
+    assert not may_read(records)
+    assert records.access_list.allows("eve", "h", "Read", "Topic", "t")
+    assert list(records.users) == ["alice"]
+    assert records.token_key is not None
+    with pytest.raises(CorruptRecordError):
+        records.create_acls([READ])
+    begun_now = SecurityRecords(zookeeper.client())
+    with pytest.raises(CorruptRecordError):
+        begun_now.acls(AclFilter())
+
+
+def test_record_that_was_deleted_and_made_anew_is_read(zookeeper: MemoryZooKeeper, records: SecurityRecords) -> None:
+    """With the version that the one before had."""
+    records.create_acls([READ])
+    records.step()
+    assert may_read(records)
+    client = zookeeper.client()
+    version = client.get(SECURITY_ACLS).version
+    client.delete(SECURITY_ACLS)
+    client.create(SECURITY_ACLS)
+    for _ in range(version):
+        client.set(SECURITY_ACLS, b'{"acls":[]}', version=client.get(SECURITY_ACLS).version)
+    assert client.get(SECURITY_ACLS).version == version
+    records.wake()
+    records.step()
+    assert not may_read(records)
+
+
+def test_without_zookeeper_what_was_read_last_counts(
+    zookeeper: MemoryZooKeeper, records: SecurityRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.create_acls([READ])
+    records.step()
+
+    def away() -> None:
+        raise ZooKeeperUnavailableError("away")
+
+    monkeypatch.setattr(records, "_look", away)
+    records.wake()
+    assert records.step() == 0.5
+    assert may_read(records)
