@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 
 import pytest
 
@@ -129,6 +130,20 @@ def test_checks_come_one_after_the_other(world: World, monkeypatch: pytest.Monke
     assert world.known.of_password("alice", "correct horse").principal == "alice"
 
 
+def test_those_who_wait_for_a_check_are_few(world: World) -> None:
+    """Each holds a thread of gRPC's: the others are refused at once."""
+    with world.known._checking:
+        for _ in range(credentials._MOST_WAITING):
+            assert world.known._waiting.acquire(blocking=False)
+        began_s = time.monotonic()
+        with pytest.raises(BrokerOverloadedError):
+            world.known.of_password("alice", "correct horse")
+        assert time.monotonic() - began_s < credentials._CHECK_WAIT_S / 2
+        for _ in range(credentials._MOST_WAITING):
+            world.known._waiting.release()
+    assert world.known.of_password("alice", "correct horse").principal == "alice"
+
+
 def test_results_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_MOST_REMEMBERED", 2)
     monkeypatch.setattr(credentials, "verify_password", lambda password, kept: False)
@@ -169,9 +184,20 @@ def test_token_that_was_changed_is_refused(world: World) -> None:
     admin = base64.urlsafe_b64encode(json.dumps({**content, "p": "root"}).encode()).decode().rstrip("=")
     changed = [f"pylog.{forged}.{signature}", f"pylog.{admin}.{signature}", f"pylog.{body}.", f"pylog.{body}"]
     changed += [f"pylog.{body}.{signature}x", f"pylog.{body}.{signature[:-1]}", body, "", "pylog.", "pylog..", "é.é.é"]
-    changed += [f"PYLOG.{body}.{signature}", "pylog." + "x" * 10_000, f"pylog.{signature}.{body}"]
+    changed += [
+        f"PYLOG.{body}.{signature}",
+        "pylog." + "x" * 10_000,
+        f"pylog.{body}{' ' * 8_000}.{signature}",
+        f"pylog.{signature}.{body}",
+    ]
     for each in changed:
         assert world.refuses(each), each
+
+
+def test_token_that_is_too_long_is_refused_though_it_is_signed(world: World) -> None:
+    assert world.key is not None
+    body = "e" * 8_000
+    assert world.refuses(f"pylog.{body}.{credentials._signature(world.key, body)}")
 
 
 def test_tokens_are_only_for_those_who_came_with_a_password(world: World) -> None:

@@ -58,7 +58,10 @@ SAMPLES: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
         requests.CommitOffsetsRequest(group_id="g", offsets=(COMMITTED,)),
         [("Read", "Group", "g"), ("Read", "Topic", "t")],
     ),
-    "fetch_offsets": (requests.FetchOffsetsRequest(group_id="g"), [("Describe", "Group", "g")]),
+    "fetch_offsets": (
+        requests.FetchOffsetsRequest(group_id="g", partitions=(AT,)),
+        [("Describe", "Group", "g"), ("Describe", "Topic", "t")],
+    ),
     "find_coordinator": (requests.FindCoordinatorRequest(group_id="g"), [("Describe", "Group", "g")]),
     "group_heartbeat": (
         requests.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, topics=("t",)),
@@ -163,6 +166,36 @@ def test_what_brokers_do_among_themselves_is_theirs_alone(name: str) -> None:
         with pytest.raises(ClusterAuthorizationError, match="is no broker of this cluster"):
             authorization(*every).require(caller, name, None)
     authorization().require(BROKER, name, None)
+
+
+def test_producer_id_needs_write_on_any_topic() -> None:
+    authorization(("Write", "Topic", "t")).require(BOB, "init_producer_id", None)
+    with pytest.raises(ClusterAuthorizationError):
+        authorization(("Read", "Topic", "t")).require(BOB, "init_producer_id", None)
+
+
+def test_topics_that_may_not_be_seen_are_not_looked_for() -> None:
+    """How long it takes to answer must not tell whether they exist."""
+    only = authorization(("Read", "Topic", "mine"))
+    request = requests.MetadataRequest(topics=("theirs", "mine"), with_offsets=True)
+    assert only.reduced(BOB, "metadata", request).topics == ("mine",)
+    assert only.reduced(ROOT, "metadata", request) is request
+    everything = requests.MetadataRequest()
+    assert only.reduced(BOB, "metadata", everything) is everything
+
+
+def test_members_of_a_group_tell_of_no_hidden_topic() -> None:
+    def held(name: str) -> requests.AssignedPartitions:
+        return requests.AssignedPartitions(topic=name, topic_id=b"0" * 16, partitions=(0,))
+
+    member = requests.MemberInfo(
+        member_id="m", instance_id=None, kind="consumer", client_id="c", client_host="h", state="stable",
+        member_epoch=1, topics=("t", "theirs"), assignment=(held("t"), held("theirs")), session_timeout_ms=1,
+        last_heartbeat_ms=1,
+    )  # fmt: skip
+    answer = requests.DescribeGroupResponse(group=group("g"), epoch=1, members=(member,))
+    (seen,) = authorization(("Read", "Topic", "t")).narrowed(BOB, "describe_group", None, answer).members
+    assert (seen.topics, [each.topic for each in seen.assignment]) == (("t",), ["t"])
 
 
 def test_create_of_the_cluster_allows_any_topic() -> None:
