@@ -28,6 +28,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "create_topic": {"name": "t"},
     "delete_topic": {"name": "t"},
     "create_partitions": {"name": "t", "total": 2},
+    "create_acls": {"acls": ()},
+    "delete_acls": {"filters": ()},
     "add_columns": {"name": "t", "schema": b""},
     "alter_config": {"topic": "t", "changes": {}},
     "list_offsets": {"queries": ()},
@@ -77,7 +79,15 @@ def act(server: Server, name: str, client_id: str) -> None:
 def is_client(noted: dict[str, Any], client_id: str) -> bool:
     """Whether a client on this machine, which proved no identity, was the caller."""
     is_address = re.fullmatch(r"127\.0\.0\.1:\d+", noted.pop("address"))
-    return is_address is not None and noted == {"type": "Caller", "principal": "ANONYMOUS", "client_id": client_id}
+    return is_address is not None and noted == {
+        "type": "Caller",
+        "principal": "ANONYMOUS",
+        "client_id": client_id,
+        "listener": "PLAINTEXT",
+        "is_broker": False,
+        "credential": "",
+        "expires_ms": 0,
+    }
 
 
 def logged(server: Server, start: str) -> list[str]:
