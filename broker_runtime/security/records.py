@@ -52,6 +52,7 @@ class SecurityRecords:
         self.access_list = AccessList()
         self.users: Mapping[str, PasswordHash] = MappingProxyType({})
         self.token_key: bytes | None = None
+        client.listen(lambda state: self._signal.set())  # the watches of a session that ended are gone
 
     def read(self) -> None:
         """Reads what has changed. Makes the tokens' key if there is none. Raises `ZooKeeperUnavailableError`."""

@@ -88,8 +88,14 @@ def _partitions_of_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _settings(scopes: Iterable[Any], incomplete: str) -> list[str]:
     from broker_runtime.contract.settings import settings_of
+    from broker_runtime.contract.settings.kinds import Kind
 
-    known = {name: setting for scope in scopes for name, setting in settings_of(scope).items()}
+    known = {
+        name: setting
+        for scope in scopes
+        for name, setting in settings_of(scope).items()
+        if setting.kind is not Kind.SECRET  # which no argument may have
+    }
     name, equals, _ = incomplete.partition("=")
     if equals:
         choices = known[name].choices if name in known else ()

@@ -63,6 +63,7 @@ class Invocation:
         """Merges options, environment and file. Raises `InvalidConfigError`, which says where the wrong value is."""
         file = read_config_file()
         flags = parse_settings(given.setting, option="-X", example="linger.ms=5", error=InvalidConfigError)
+        _refuse_secrets(flags, file)
         address = _bootstrap_servers(given.bootstrap_server, flags.pop(_BOOTSTRAP, None), file)
         file_settings = {name: value for name, value in file.settings.items() if name != _BOOTSTRAP}
         output, output_place = _first("output", given.output and given.output.value, file.output, file)
@@ -186,6 +187,23 @@ class Invocation:
 def usage_error(text: str) -> typer.BadParameter:
     """An error of usage that typer cannot find by itself; exit status 2."""
     return typer.BadParameter(text)
+
+
+def _refuse_secrets(flags: Mapping[str, Any], file: ConfigFile) -> None:
+    """Raises `InvalidConfigError` for a password or a token: other users of the machine can read a command's arguments,
+    and so can whoever reads the shell's history."""
+    if not flags:
+        return
+    from broker_runtime.contract.settings import settings_of
+    from broker_runtime.contract.settings.kinds import Kind
+
+    known = settings_of("admin")
+    for name in flags:
+        if name in known and known[name].kind is Kind.SECRET:
+            raise InvalidConfigError(
+                f"-X {name}=…: others can read a command's arguments. Write it into {file.path}, for your eyes alone, "
+                "or into another file that $PYLOG_CONFIG names"
+            )
 
 
 def _first(name: str, flag: str | None, in_file: Any, file: ConfigFile) -> tuple[Any, str]:

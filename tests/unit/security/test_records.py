@@ -137,6 +137,26 @@ def test_record_that_was_deleted_and_made_anew_is_read(zookeeper: MemoryZooKeepe
     assert not may_read(records)
 
 
+def test_what_changed_while_zookeeper_was_away_is_read_when_it_is_back(
+    zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its watches ended with its session."""
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 30.0)
+    client = zookeeper.client()
+    records = SecurityRecords(client)
+    records.read()
+    records.step()  # what `read` has woken
+    records._client = zookeeper.client()  # as after an expiry: no watch of the old session calls
+    client.expire()
+    other = SecurityRecords(zookeeper.client())
+    other.create_acls([READ])
+    stepping = threading.Thread(target=records.step, daemon=True)
+    stepping.start()
+    stepping.join(10)
+    assert not stepping.is_alive()
+    assert may_read(records)
+
+
 def test_without_zookeeper_what_was_read_last_counts(
     zookeeper: MemoryZooKeeper, records: SecurityRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
