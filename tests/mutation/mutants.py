@@ -13,8 +13,9 @@ from tests.mutation.controller_mutants import CONTROLLER
 from tests.mutation.harness import Mutant
 from tests.mutation.log_mutants import LOG
 from tests.mutation.replication_mutants import REPLICATION
+from tests.mutation.security_mutants import SECURITY
 from tests.mutation.server_mutants import SERVER
 from tests.mutation.transaction_mutants import TRANSACTIONS
 from tests.mutation.where_mutants import WHERE
 
-ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *SERVER, *TRANSACTIONS, *WHERE, *CLIENT)
+ALL: Final[tuple[Mutant, ...]] = (*LOG, *REPLICATION, *CONTROLLER, *SERVER, *TRANSACTIONS, *WHERE, *CLIENT, *SECURITY)
