@@ -427,8 +427,13 @@ class Node:
         claims = dict(self.claimed_durable)
         # Without the directory's lock: who crashes may be inside of what holds it.
         for log in list(self.life.directory._logs.values()):
+            at = TopicPartition(log.topic, log.partition)
             if log.is_loaded and not log.is_offline:
-                claims[TopicPartition(log.topic, log.partition)] = log.start_state().recovery_point
+                claims[at] = log.start_state().recovery_point
+            elif log.is_loaded and at in claims:
+                # It has failed in this life, and claims nothing more; but it may have been truncated before, and what an
+                # earlier life claimed beyond that is gone rightly.
+                claims[at] = min(claims[at], log.start_state().recovery_point)
         return claims
 
     def _wait_for_disk(self, path: Path) -> None:
