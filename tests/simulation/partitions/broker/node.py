@@ -431,7 +431,7 @@ class Node:
             if log.is_loaded and not log.is_offline:
                 claims[at] = log.start_state().recovery_point
             elif log.is_loaded and at in claims:
-                # It has failed in this life, and claims nothing more; but it may have been truncated before, and what an
+                # It failed in this life, and claims nothing more; but it may have been truncated before, and what an
                 # earlier life claimed beyond that is gone rightly.
                 claims[at] = min(claims[at], log.start_state().recovery_point)
         return claims
