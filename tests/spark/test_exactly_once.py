@@ -126,8 +126,10 @@ def rows_of(checkpoint: str) -> dict[int, int]:
 
 
 def test_batch_that_comes_back_different_is_refused_and_can_be_kept(source, options, new_topic, checkpoint) -> None:
-    """A batch with rand(), whose query died between the sink's decision and Spark's record of it: the error has both
-    counts and the way out, and the way out is needed for one start only.
+    """A batch as of a query with rand(), which died between the sink's decision and Spark's record of it: the error has
+    both counts and the way out, and the way out is needed for one start only.
+
+    Not with rand() itself: Spark gives it another seed in each start, so one time in 1,024 it would keep all ten rows.
     """
     topic = new_topic(partitions=2)
     given = {**options, "topic": topic}
@@ -136,7 +138,7 @@ def test_batch_that_comes_back_different_is_refused_and_can_be_kept(source, opti
     before = values(options, topic)
     count = rows_of(checkpoint)[last]
     forget(checkpoint, "commits", last)
-    fewer = source.where(sf.rand(7) < 0.5)
+    fewer = source.where("offset % 2 = 0")
     for frame, now in ((fewer, r"[1-9]\d*"), (source.where("1 = 0"), "0")):
         query = start(frame, given, checkpoint)
         text = failure_of(query)
