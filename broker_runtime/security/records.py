@@ -108,6 +108,11 @@ class SecurityRecords:
 
         return self._change(SECURITY_ACLS, plan)
 
+    def user_names(self) -> tuple[str, ...]:
+        """Sorted; from ZooKeeper, now. Raises `ZooKeeperUnavailableError`."""
+        record = _decoded(self._client.get(SECURITY_USERS), UsersRecord, SECURITY_USERS) or UsersRecord()
+        return tuple(sorted(record.users))
+
     def alter_users(self, upserts: Mapping[str, PasswordHash], deletions: Sequence[str]) -> tuple[str, ...]:
         """Returns the users there are now, sorted. Who is to be deleted and does not exist is not missed. Raises
         `InvalidRequestError` for a name that no user may have, `ZooKeeperUnavailableError`."""

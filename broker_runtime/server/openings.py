@@ -133,7 +133,7 @@ class Openings:
                     call.proof = Proof(is_broker=True)
                 elif authenticate is not None:
                     call.proof = authenticate(headers)
-            except BaseException:
+            except BaseException:  # whatever it was: nobody else would take it out of the count
                 self.forget(call)
                 raise
             return call

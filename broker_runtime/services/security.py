@@ -55,7 +55,7 @@ class SecurityService:
 
     def describe_users(self, caller: Caller, request: DescribeUsersRequest) -> UsersResponse:
         """All users."""
-        return UsersResponse(users=self._records.alter_users({}, ()))
+        return UsersResponse(users=self._records.user_names())
 
     def create_token(self, caller: Caller, request: CreateTokenRequest) -> CreateTokenResponse:
         """A token of the caller's. Raises `NotSupportedError` where it is no user with a password."""

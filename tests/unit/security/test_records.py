@@ -81,12 +81,14 @@ def test_acl_or_user_that_may_not_be_is_refused_and_nothing_is_changed(records: 
         with pytest.raises(InvalidRequestError, match="user "):
             records.alter_users({"alice": ALICE, name: ALICE}, ())
     assert records.acls(AclFilter()) == ()
-    assert records.alter_users({}, ()) == ()
+    assert records.user_names() == ()
 
 
 def test_users_come_and_go(records: SecurityRecords) -> None:
     assert records.alter_users({"alice": ALICE, "bob": ALICE}, ()) == ("alice", "bob")
+    assert records.user_names() == ("alice", "bob")
     assert records.alter_users({}, ("bob", "nobody")) == ("alice",)
+    assert records.user_names() == ("alice",)
     records.step()
     assert list(records.users) == ["alice"]
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
+from broker_runtime.contract.errors import BrokerOverloadedError, SaslAuthenticationError, TooManyStreamsError
 from broker_runtime.contract.flight import from_flight_error
+from broker_runtime.security.credentials import Proof
 from broker_runtime.server.openings import Headers, OpeningCall, Openings, Patience
 from tests.clocks import ReadClock
 
@@ -135,3 +136,27 @@ def test_least_patience_has_no_more_than_any() -> None:
     assert Patience.least([mild, None]) == mild
     assert Patience.least([mild, strict]) == strict
     assert Patience.least([strict, hard]) == Patience(2.0, actions_excuse=False, streams_excuse=False)
+
+
+def test_call_counts_while_it_is_seen_who_it_is_and_no_longer_once_it_is_refused() -> None:
+    """A password takes long to check: whoever guesses must not hold more threads than silent calls may."""
+    openings = Clocked(max_streams=8).openings
+    seen: list[int] = []
+
+    def refuse(headers: Headers) -> Proof:
+        seen.append(len(openings))
+        raise SaslAuthenticationError("wrong")
+
+    for _ in range(2 * openings.limit):
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            openings.start_call(PUT, {}, refuse)
+    assert set(seen) == {1}
+    assert len(openings) == 0
+
+
+def test_broker_is_asked_for_nothing_else_and_others_are_who_they_prove_to_be() -> None:
+    openings = Clocked().openings
+    alice = Proof(principal="alice", credential="c")
+    assert openings.start_call(ACTION, {}, lambda headers: alice).proof == alice
+    by_secret = openings.start_call(PUT, {"broker": [1]}, lambda headers: pytest.fail("a broker was asked"))
+    assert by_secret.proof == Proof(is_broker=True)
