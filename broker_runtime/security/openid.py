@@ -14,7 +14,8 @@ import logging
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -89,7 +90,7 @@ class OpenIdTokens:
         began_s = time.monotonic()
         try:
             found = self._read()
-        except (OSError, ValueError, self._jwt.PyJWTError) as error:
+        except (OSError, HTTPException, ValueError, self._jwt.PyJWTError) as error:
             event(_logger, "fetch keys of tokens", level=logging.WARNING, url=self._url, error=error)
         else:
             if found.keys() != self._keys.keys():
@@ -104,15 +105,17 @@ class OpenIdTokens:
 
     def _read(self) -> dict[str | None, Any]:
         published = json.loads(self._fetch(self._url))
-        listed: Sequence[Any] = published["keys"][:_MOST_KEYS] if isinstance(published, dict) else ()
+        listed = published.get("keys") if isinstance(published, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            raise ValueError("what is published is no set of keys")
         found: dict[str | None, Any] = {}
-        for each in listed:
+        for each in listed[:_MOST_KEYS]:
             if each.get("kty") == "oct" or each.get("use", "sig") != "sig":
                 continue  # a secret that both sides would share; a key to encrypt with
             try:
                 found[each.get("kid")] = self._jwt.PyJWK(each)
-            except self._jwt.PyJWTError:
-                continue  # of a kind that is not known here
+            except (self._jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+                continue  # of a kind that is not known here, or garbage
         return found
 
 

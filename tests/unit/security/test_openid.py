@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from http.client import BadStatusLine
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -214,3 +215,38 @@ def test_provider_without_issuer_or_audience_is_refused() -> None:
             "broker",
             {"broker.id": 1, "log.dirs": "x", "sasl.oauthbearer.jwks.endpoint.url": "https://id.example.org/keys"},
         )
+
+
+@pytest.mark.parametrize(
+    "published",
+    [b"", b"{", b"[]", b"{}", b"null", b'{"keys":null}', b'{"keys":{"a":1}}', b'{"keys":[1,null,"x",[]]}', b"\xff"],
+)
+def test_garbage_from_the_provider_changes_nothing(tokens: OpenIdTokens, provider: Provider, published: bytes) -> None:
+    """Nor does it end the thread that fetches, and the broker with it."""
+    token = provider.token("first")
+    tokens._fetch = lambda url: published
+    assert tokens.step() > 0
+    assert tokens.proof(token).principal == "alice"
+
+
+def test_provider_that_speaks_no_http_changes_nothing(tokens: OpenIdTokens, provider: Provider) -> None:
+    def no_http(url: str) -> bytes:
+        raise BadStatusLine("SSH-2.0")
+
+    tokens._fetch = no_http
+    assert tokens.step() > 0
+    assert tokens.proof(provider.token("first")).principal == "alice"
+
+
+def test_key_that_is_garbage_takes_no_other_with_it(tokens: OpenIdTokens, provider: Provider) -> None:
+    garbage = [
+        {},
+        {"kty": 5},
+        {"kty": "RSA", "n": 5, "e": "AQAB"},
+        {"kty": "EC", "crv": "P-256"},
+        {"kid": [], "kty": "RSA"},
+    ]
+    keys = {"keys": [*garbage, provider.jwk("first")]}
+    tokens._fetch = lambda url: json.dumps(keys).encode()
+    tokens.step()
+    assert tokens.proof(provider.token("first")).principal == "alice"
