@@ -15,7 +15,8 @@ public Python API and text: whatever a command can do, the API can do.
     arguments       offsets, times and partitions as people type them
     reset           the target of `group reset`, as offsets
     records/        produce and consume
-    topic, partition, group, txn, cluster, health, user, acl, log, broker, zookeeper, up, doctor, shell  the commands
+    access/         users and ACLs
+    topic, partition, group, txn, cluster, health, log, broker, zookeeper, up, doctor, shell  the commands
 """
 
 from __future__ import annotations

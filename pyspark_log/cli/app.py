@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pyspark_log.cli import acl, broker, cluster, doctor, group, log, partition, shell, topic, txn, up, user, zookeeper
+from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, txn, up, zookeeper
+from pyspark_log.cli.access import acl, user
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.invocation import usage_error
 from pyspark_log.cli.options import accept_common_options, add_group
