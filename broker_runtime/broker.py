@@ -222,6 +222,7 @@ class Broker:
             security=security.service,
             authorizer=security.authorizer,
             is_current=security.is_current,
+            quotas=security.quotas,
         )
         server = PylogFlightServer(
             security.plans(ports),

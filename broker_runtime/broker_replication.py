@@ -21,7 +21,6 @@ from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsRespo
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.contract.threads import run_within
 from broker_runtime.contract.waiting import Worker
-from broker_runtime.following.follower import ReplicationThrottle
 from broker_runtime.following.peers import Peers, broker_answers, port_refuses
 from broker_runtime.following.replica_fetching import ReplicaFetching
 from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
@@ -32,6 +31,7 @@ from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
 from broker_runtime.meters import Meters
+from broker_runtime.rates import RateLimit
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.metadata import software_version
 from broker_runtime.zookeeper.membership import BrokerIdentity, zookeepers_ms
@@ -221,9 +221,9 @@ class BrokerReplication:
             return None
 
 
-def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
+def _throttle(settings: BrokerSettings) -> RateLimit | None:
     rate = settings.replication_throttled_rate
-    return None if rate == -1 else ReplicationThrottle(rate)
+    return None if rate == -1 else RateLimit(rate)
 
 
 def _run_all(calls: Mapping[str, Callable[[], object]]) -> None:

@@ -15,6 +15,7 @@ from broker_runtime.security.authorizer import ALLOW_ALL, AclAuthorizer, Authori
 from broker_runtime.security.certificate_names import parse_mapping_rules
 from broker_runtime.security.credentials import KnownCredentials
 from broker_runtime.security.openid import OpenIdTokens
+from broker_runtime.security.quotas import Quotas
 from broker_runtime.security.records import SecurityRecords
 from broker_runtime.server.authentication import Authenticator
 from broker_runtime.server.flight import ListenerPlan
@@ -70,6 +71,7 @@ class BrokerSecurity:
             now_ms=self._wall_ms,
             foreign=None if self.openid is None else self.openid.proof,
         )
+        self.quotas = Quotas(lambda: self.records.quota_table, meters=self._meters)
         self.service = SecurityService(self.records, self.credentials, now_ms=self._wall_ms)
 
     def is_current(self, caller: Caller) -> bool:

@@ -20,6 +20,7 @@ from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
 from broker_runtime.meters import Meters
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.security.authorizer import Authorizer
+from broker_runtime.security.quotas import Quotas
 from broker_runtime.server.flight import Services
 from broker_runtime.services.authorization import Authorization
 from broker_runtime.services.byte_budget import ByteBudget
@@ -64,6 +65,7 @@ def make_services(
     security: SecurityService,
     authorizer: Authorizer,
     is_current: Callable[[Caller], bool],
+    quotas: Quotas,
 ) -> Services:
     """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
@@ -151,6 +153,8 @@ def make_services(
         "describe_acls": security.describe_acls,
         "alter_users": security.alter_users,
         "describe_users": security.describe_users,
+        "alter_quotas": security.alter_quotas,
+        "describe_quotas": security.describe_quotas,
         "create_token": security.create_token,
     }
     authorization = Authorization(authorizer)
@@ -180,6 +184,7 @@ def make_services(
         admit_replica=lambda caller, hello: admit_replica(caller, hello, member.state.brokers),
         is_broker=lambda headers: is_broker(headers, member.state.brokers),
         is_current=is_current,
+        quotas=quotas,
         produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
         meters=meters,
     )

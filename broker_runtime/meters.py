@@ -59,6 +59,9 @@ class Meters:
     def request_denied(self) -> None:
         """A request, or a part of one, is not allowed to who made it."""
 
+    def throttled(self, limit: str, wait_s: float) -> None:
+        """A client over this quota was held back for so long, before its next request."""
+
     def zookeeper_answered(self, took_s: float) -> None:
         """A request to ZooKeeper was answered, in whatever way."""
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TransactionListing,
     )
+    from broker_runtime.contract.quotas import Quota, QuotaEntity
     from pyspark_log import errors
     from pyspark_log.client.admin.admin import Admin
     from pyspark_log.client.consumer.consumer import Consumer
@@ -48,6 +49,7 @@ __all__ = [
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
     "OpenTransactionDescription", "TransactionListing",
     "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind", "Acl", "AclFilter",
+    "Quota", "QuotaEntity",
     "errors", "DefaultSource", "register", "load", "write_once", "QueryMetrics",
 ]  # fmt: skip
 
@@ -80,6 +82,8 @@ _HOME = {
     "offsets_behind": _BEHIND,
     "Acl": "broker_runtime.contract.acls",
     "AclFilter": "broker_runtime.contract.acls",
+    "Quota": "broker_runtime.contract.quotas",
+    "QuotaEntity": "broker_runtime.contract.quotas",
     "DefaultSource": "pyspark_log.spark.source",
     "load": "pyspark_log.spark.load",
     "QueryMetrics": "pyspark_log.spark.query_metrics",

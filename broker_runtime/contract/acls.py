@@ -3,15 +3,15 @@
     an `Acl` says:  a principal, from a host, may (or, if it denies, may not)  do an operation  with a resource
 
     operation         on a topic                     on a group           on a transactional id   on the cluster
-    ---------------   ----------------------------   ------------------   ---------------------   ---------------------
+    ---------------   ----------------------------   ------------------   ---------------------   ----------------------
     Read              fetch; commit its offsets      join, commit
     Write             produce                                             begin, end
     Create            create it                                                                   create any topic
     Delete            delete it, and its records     delete it
     Alter             add partitions, columns        change its offsets                           move, elect, users
     Describe          see it, and its offsets        see it               see it                  brokers, disks, ACLs
-    DescribeConfigs   its settings                                                                brokers' settings
-    AlterConfigs      change them
+    DescribeConfigs   its settings                                                                brokers', and quotas
+    AlterConfigs      change them                                                                 change quotas
 
 Read, Write, Delete and Alter imply Describe, AlterConfigs implies DescribeConfigs, All is every one. What brokers do
 among themselves is allowed to brokers alone.
@@ -119,7 +119,7 @@ OPERATIONS_ON: Final[dict[str, tuple[str, ...]]] = {
     "Topic": ("Read", "Write", "Create", "Delete", "Alter", "Describe", "DescribeConfigs", "AlterConfigs"),
     "Group": ("Read", "Delete", "Alter", "Describe"),
     "TransactionalId": ("Write", "Describe"),
-    "Cluster": ("Create", "Alter", "Describe", "DescribeConfigs"),
+    "Cluster": ("Create", "Alter", "Describe", "DescribeConfigs", "AlterConfigs"),
 }
 IMPLIES: Final[dict[str, frozenset[str]]] = {
     "Describe": frozenset({"Read", "Write", "Delete", "Alter"}),

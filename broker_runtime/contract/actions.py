@@ -15,6 +15,7 @@ from broker_runtime.contract.acls import (
     DescribeUsersRequest,
     UsersResponse,
 )
+from broker_runtime.contract.quotas import AlterQuotasRequest, DescribeQuotasRequest, QuotasResponse
 from broker_runtime.contract.requests import (
     AddColumnsRequest,
     AddColumnsResponse,
@@ -128,5 +129,7 @@ ACTIONS: dict[str, Action] = {
     "describe_acls": Action(DescribeAclsRequest, AclsResponse),
     "alter_users": Action(AlterUsersRequest, UsersResponse),
     "describe_users": Action(DescribeUsersRequest, UsersResponse),
+    "alter_quotas": Action(AlterQuotasRequest, QuotasResponse),
+    "describe_quotas": Action(DescribeQuotasRequest, QuotasResponse),
     "create_token": Action(CreateTokenRequest, CreateTokenResponse),
 }

@@ -212,9 +212,15 @@ class ActionCall(NamedTuple):
 def decode_action(name: str, body: Any) -> ActionCall:
     """The call in an action's body (a `pa.Buffer`, or None). Raises as `decode_opening`."""
     action = check_action(name, body)
+    envelope = envelope_of(body)
+    return ActionCall(envelope.client_id, decode(envelope.body, action.request), envelope.cluster_id)
+
+
+def envelope_of(body: Any) -> requests.ActionRequest:
+    """Whose action it is; the request in it is not decoded yet. Raises as `decode_opening`."""
     envelope = message_of(body, requests.ActionRequest)
     check_protocol_version(envelope.protocol_version)
-    return ActionCall(envelope.client_id, decode(envelope.body, action.request), envelope.cluster_id)
+    return envelope
 
 
 def decode_result(name: str, body: Any) -> requests.Message:

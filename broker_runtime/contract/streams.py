@@ -64,7 +64,10 @@ class ProduceRequest(Request, frozen=True, kw_only=True):
 
 
 class ProduceResponse(Message, frozen=True, kw_only=True):
-    """Answers one request; ``request_id`` -1 is a heartbeat. Offsets are -1 beside an error."""
+    """Answers one request; ``request_id`` -1 is a heartbeat. Offsets are -1 beside an error.
+
+    ``throttle_ms``: the client is over a quota, and for so long the broker takes no further request of the stream.
+    """
 
     request_id: Int64
     base_offset: Int64 = -1
@@ -72,6 +75,7 @@ class ProduceResponse(Message, frozen=True, kw_only=True):
     log_start: Int64 = -1
     leader_epoch: Int32 = -1
     error: ErrorInfo | None = None
+    throttle_ms: Int64 = 0
 
 
 class FetchHello(Request, frozen=True, kw_only=True):
@@ -173,11 +177,13 @@ class FetchedPartition(Message, frozen=True, kw_only=True):
 class FetchResponse(Message, frozen=True, kw_only=True):
     """Beside a record batch with one row per partition that has data. ``request_id`` -1: a heartbeat.
 
-    Partitions of the request that have neither data, news nor an error may be left out.
+    Partitions of the request that have neither data, news nor an error may be left out. ``throttle_ms``: see
+    `ProduceResponse`; heartbeats go on meanwhile.
     """
 
     request_id: Int64
     partitions: tuple[FetchedPartition, ...] = ()
+    throttle_ms: Int64 = 0
 
 
 class ReadRequest(Request, frozen=True, kw_only=True):
@@ -204,12 +210,14 @@ class ReadRequest(Request, frozen=True, kw_only=True):
 class ReadResponse(Message, frozen=True, kw_only=True):
     """Beside each batch: the range it covers, and the resolved range of the whole read. ``aborted``: see
     `AbortedRange`; of the batch's frames. A message without a batch, of a read with a predicate, says that all frames
-    before ``next_offset`` were looked at."""
+    before ``next_offset`` were looked at. ``throttle_ms``: how long the next one is held back, because the client is
+    over a quota."""
 
     start: Int64
     end: Int64
     next_offset: Int64
     aborted: tuple[tuple[Int64, Int64, Int64], ...] = ()
+    throttle_ms: Int64 = 0
 
 
 class PlainTicket(Request, frozen=True, kw_only=True):

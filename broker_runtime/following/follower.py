@@ -47,6 +47,7 @@ from broker_runtime.following.follower_log import (
 )
 from broker_runtime.log import PartitionLog
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.rates import RateLimit
 from broker_runtime.replication.leadership import Leadership
 from broker_runtime.replication.partition import Partition
 
@@ -104,7 +105,7 @@ class FollowerFetcher:
         max_bytes: int,
         partition_max_bytes: int,
         max_wait_ms: int,
-        throttle: ReplicationThrottle | None = None,
+        throttle: RateLimit | None = None,
         meters: Meters = NO_METERS,
         rng: random.Random | None = None,
     ) -> None:
@@ -548,41 +549,6 @@ class ReportedPartitions(Generic[_Request]):
                 break
             unreported[at] = None
         return unreported
-
-
-class ReplicationThrottle:
-    """A rate in bytes per second, shared by all fetchers of a broker. Thread-safe; time is an argument.
-
-    It bounds how fast a broker fetches partitions it is not in sync with (``replication.throttled.rate``), so that
-    moving partitions leaves room for producers and consumers. In-sync replicas are never held up.
-
-    Rule: what was received is spent, even beyond what was left; then nothing is asked for until the debt is paid.
-    """
-
-    def __init__(self, bytes_per_s: int) -> None:
-        assert bytes_per_s > 0
-        self._bytes_per_s = bytes_per_s
-        self._lock = threading.Lock()
-        self._left_bytes = float(bytes_per_s)  # Invariant: at most what one second gives
-        self._at_ms: int | None = None
-
-    def wait_ms(self, now_ms: int) -> int:
-        """After how many ms more may be asked for; 0: now."""
-        with self._lock:
-            self._earn(now_ms)
-            return 0 if self._left_bytes > 0 else int(-self._left_bytes * 1000 / self._bytes_per_s) + 1
-
-    def spend(self, size_bytes: int, now_ms: int) -> None:
-        """So many bytes were received."""
-        with self._lock:
-            self._earn(now_ms)
-            self._left_bytes -= size_bytes
-
-    def _earn(self, now_ms: int) -> None:
-        if self._at_ms is not None and now_ms > self._at_ms:
-            earned = (now_ms - self._at_ms) * self._bytes_per_s / 1000
-            self._left_bytes = min(self._left_bytes + earned, float(self._bytes_per_s))
-        self._at_ms = now_ms if self._at_ms is None else max(self._at_ms, now_ms)
 
 
 class FollowerPlan(Protocol):

@@ -26,9 +26,10 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Deadline, Worker
-from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
+from broker_runtime.following.follower import FollowerFetcher
 from broker_runtime.following.leader_link import LeaderLink
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.rates import RateLimit
 from broker_runtime.replication import Leadership, Partition
 
 _LOOK_S: Final = 1.0
@@ -60,7 +61,7 @@ class ReplicaFetching:
         broker_epoch: Callable[[], int],
         broker_secret: Callable[[], str] = lambda: "",
         on_broken: Callable[[int], None],
-        throttle: ReplicationThrottle | None = None,
+        throttle: RateLimit | None = None,
         meters: Meters = NO_METERS,
         on_failure: Callable[[], None] = lambda: None,
         access: Access = UNPROTECTED,

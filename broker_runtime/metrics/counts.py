@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from broker_runtime.contract.errors import PylogError, UnknownServerError
+from broker_runtime.contract.quotas import LIMITS
 from broker_runtime.controller.election import ELECTION_KINDS
 from broker_runtime.meters import Meters
 from broker_runtime.metrics.table import counter, histogram
@@ -58,6 +59,11 @@ class Counts(Meters):
         self._controller_elections = counter(registry, "controller_elections")
         self._logins_refused = counter(registry, "logins_refused")
         self._requests_denied = counter(registry, "requests_denied")
+        self._throttled = counter(registry, "throttled_requests")
+        self._throttle_s = counter(registry, "throttle_seconds")
+        for limit in LIMITS:
+            self._throttled.labels(limit)
+            self._throttle_s.labels(limit)
         self._zookeeper_s = histogram(registry, "zookeeper_request_seconds")
         self._zookeeper_disconnects = counter(registry, "zookeeper_disconnects")
         self._zookeeper_expirations = counter(registry, "zookeeper_session_expirations")
@@ -137,6 +143,10 @@ class Counts(Meters):
 
     def request_denied(self) -> None:
         self._requests_denied.inc()
+
+    def throttled(self, limit: str, wait_s: float) -> None:
+        self._throttled.labels(limit).inc()
+        self._throttle_s.labels(limit).inc(wait_s)
 
     def zookeeper_lost(self, *, is_expired: bool) -> None:
         (self._zookeeper_expirations if is_expired else self._zookeeper_disconnects).inc()

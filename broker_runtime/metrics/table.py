@@ -103,6 +103,10 @@ METRICS: Final[Mapping[str, Definition]] = _all(
     # who comes in
     Definition("logins_refused", "counter", (), "Calls that proved nobody: a wrong password, certificate or token."),
     Definition("requests_denied", "counter", (), "Requests that no ACL allows to who made them."),
+    # quotas
+    Definition("throttled_requests", "counter", ("limit",),
+        "Requests of clients over this quota, which were held back; of max_connections: streams that were refused."),
+    Definition("throttle_seconds", "counter", ("limit",), "How long they were held back, in all."),
     # ZooKeeper
     Definition("zookeeper_connected", "gauge", (), "Whether ZooKeeper answers."),
     Definition("zookeeper_request_seconds", "histogram", (), "From a request to ZooKeeper to its answer."),

@@ -1,4 +1,4 @@
-"""What ZooKeeper keeps of users, access control lists and the tokens' key: read, watched, changed.
+"""What ZooKeeper keeps of users, access control lists, quotas and the tokens' key: read, watched, changed.
 
 Rule: every broker watches these few znodes, so a change is in force everywhere within a second. A broker that ZooKeeper
 does not answer goes on with what it read last. What cannot be decoded changes nothing: nobody is let in by damage.
@@ -15,15 +15,19 @@ from typing import Final, TypeVar
 from broker_runtime.contract.acls import Acl, AclFilter, PasswordHash, check_acl, check_user_name
 from broker_runtime.contract.errors import CorruptRecordError, PylogError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.quotas import Quota, QuotaChange, altered, check_change
 from broker_runtime.contract.waiting import Signal
 from broker_runtime.security.access_list import AccessList
+from broker_runtime.security.quotas import QuotaTable
 from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.session import Set, ZNode, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     SECURITY_ACLS,
+    SECURITY_QUOTAS,
     SECURITY_TOKEN_KEY,
     SECURITY_USERS,
     AclsRecord,
+    QuotasRecord,
     Record,
     TokenKey,
     UsersRecord,
@@ -50,13 +54,14 @@ class SecurityRecords:
         self._signal = Signal()
         self._versions: dict[str, tuple[int, int]] = {}
         self.access_list = AccessList()
+        self.quota_table = QuotaTable()
         self.users: Mapping[str, PasswordHash] = MappingProxyType({})
         self.token_key: bytes | None = None
         client.listen(lambda state: self._signal.set())  # the watches of a session that ended are gone
 
     def read(self) -> None:
         """Reads what has changed. Makes the tokens' key if there is none. Raises `ZooKeeperUnavailableError`."""
-        for path in (SECURITY_USERS, SECURITY_ACLS, SECURITY_TOKEN_KEY):
+        for path in (SECURITY_USERS, SECURITY_ACLS, SECURITY_QUOTAS, SECURITY_TOKEN_KEY):
             self._client.ensure_path(path)
         self._look()
         if self.token_key is None:
@@ -128,6 +133,23 @@ class SecurityRecords:
 
         return self._change(SECURITY_USERS, plan)
 
+    def quotas(self) -> tuple[Quota, ...]:
+        """All, sorted; from ZooKeeper, now. Raises `ZooKeeperUnavailableError`."""
+        return self._read_quotas()[0].quotas
+
+    def alter_quotas(self, changes: Sequence[QuotaChange]) -> tuple[Quota, ...]:
+        """Returns the quotas there are now. Raises `InvalidRequestError`: nothing is changed;
+        `ZooKeeperUnavailableError`."""
+        for each in changes:
+            check_change(each)
+
+        def plan() -> Planned[tuple[Quota, ...]]:
+            record, node = self._read_quotas()
+            wanted = QuotasRecord(quotas=altered(record.quotas, changes))
+            return Planned(wanted.quotas, [] if wanted == record else [_replaced(SECURITY_QUOTAS, wanted, node)])
+
+        return self._change(SECURITY_QUOTAS, plan)
+
     # --- private ------------------------------------------------------------------------------------------------
 
     def _change(self, path: str, plan: Callable[[], Planned[_T]]) -> _T:
@@ -138,6 +160,10 @@ class SecurityRecords:
     def _read_acls(self) -> tuple[AclsRecord, ZNode]:
         node = self._client.get(SECURITY_ACLS)
         return _decoded(node, AclsRecord, SECURITY_ACLS) or AclsRecord(), node
+
+    def _read_quotas(self) -> tuple[QuotasRecord, ZNode]:
+        node = self._client.get(SECURITY_QUOTAS)
+        return _decoded(node, QuotasRecord, SECURITY_QUOTAS) or QuotasRecord(), node
 
     def _make_key(self) -> None:
         def plan() -> Planned[None]:
@@ -153,6 +179,9 @@ class SecurityRecords:
         acls = self._if_changed(SECURITY_ACLS, AclsRecord, AclsRecord())
         if acls is not None:
             self.access_list = AccessList(acls.acls)
+        quotas = self._if_changed(SECURITY_QUOTAS, QuotasRecord, QuotasRecord())
+        if quotas is not None:
+            self.quota_table = QuotaTable(quotas.quotas)
         key = self._if_changed(SECURITY_TOKEN_KEY, TokenKey, TokenKey(key=b""))
         if key is not None:
             self.token_key = key.key or None

@@ -11,9 +11,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from msgspec.structs import replace
+
 from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, message_of, metadata
+from broker_runtime.contract.quotas import CONSUMER_BYTE_RATE
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.security.quotas import ProcessorTime
 from broker_runtime.server.boundary import read_chunk, write
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.caller import BrokerCaller
@@ -49,12 +53,15 @@ class FetchSession:
         """Returns at the session's end. Raises `InvalidRequestError` for a malformed message, `PeerGoneError`."""
         try:
             self._writer.begin(FRAMES_SCHEMA)
+            timer = ProcessorTime(self._stream.allowance)
             while (chunk := self._read()) is not None:
                 request = message_of(chunk.app_metadata, FetchRequest)
                 if request.heartbeat:
                     self._send_heartbeat()
                 else:
+                    self._stream.allowance.wait(self._send_heartbeat)
                     self._answer(request)
+                    timer.spend()
         finally:
             if self._follower is not None:
                 self._follower.close()
@@ -65,14 +72,21 @@ class FetchSession:
         if self._follower is not None:
             answer = self._follower.fetch(request, self._send_heartbeat)
         else:
+            most_bytes = self._stream.allowance.in_one_second(CONSUMER_BYTE_RATE, request.max_bytes)
+            if most_bytes < request.max_bytes:
+                request = replace(request, max_bytes=most_bytes)
             answer = self._service.fetch(
                 self._caller, request, rotation=self._requests, still_waiting=self._send_heartbeat
             )
         try:
+            self._stream.allowance.spend(CONSUMER_BYTE_RATE, sum(cell.size for cell in answer.cells))
+            response = answer.response
+            if throttle_ms := self._stream.allowance.throttle_ms():
+                response = replace(response, throttle_ms=throttle_ms)
             batch = frames_batch(answer.cells) if answer.cells else None
             answered_s = time.monotonic()
             with self._stream.writing:
-                write(self._writer, batch, metadata(answer.response))
+                write(self._writer, batch, metadata(response))
             written_s = time.monotonic()
             self._meters.took(self._kind, "response", written_s - answered_s)
             self._meters.answered(self._kind, written_s - began_s)

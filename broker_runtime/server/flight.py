@@ -35,16 +35,19 @@ from broker_runtime.contract.flight import (
     READER_PAUSE_LIMIT_S,
     Opening,
     check_action,
-    decode_action,
     decode_opening,
+    envelope_of,
     frames_batch,
     metadata,
 )
+from broker_runtime.contract.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from broker_runtime.contract.requests import decode
 from broker_runtime.contract.security import LoadedPem, PemFiles
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import Backoff, Deadline
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.ports import require_free_port
+from broker_runtime.security.quotas import NO_QUOTAS, UNLIMITED, Allowance, ProcessorTime, Quotas
 from broker_runtime.server import connections
 from broker_runtime.server.authentication import OPEN, Authenticator
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
@@ -78,6 +81,9 @@ _REBIND_S = 5.0
 _REBIND_PAUSE_S = 0.01
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
+_PRODUCER_LIMITS = (PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE)
+_CONSUMER_LIMITS = (CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+
 _logger = logging.getLogger(__name__)
 
 
@@ -102,6 +108,7 @@ class Services:
     is_current: Callable[[Caller], bool] = lambda caller: (
         True
     )  # whether what the caller proved itself with still counts
+    quotas: Quotas = NO_QUOTAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,20 +320,29 @@ class PylogFlightServer:
         with (
             answering(f"action {name[:64]}", context, listener) as call,
             self._streams.acting(call.peer, size_bytes),
-            self._one_more_action(),
         ):
-            check_action(name, body)
+            kinds = check_action(name, body)
             handler = self._services.actions.get(name)
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")
-            with self._services.meters.answering(name), self._room_for(size_bytes):
-                client_id, request, cluster_id = decode_action(name, body)
-                if cluster_id and cluster_id != self._services.cluster_id:
+            with self._services.meters.answering(name):
+                envelope = envelope_of(body)
+                if envelope.cluster_id and envelope.cluster_id != self._services.cluster_id:
                     # Somebody's broker had this address before.
                     raise BrokerUnavailableError(
-                        f"this is a broker of cluster {self._services.cluster_id}, not of {cluster_id[:64]}"
+                        f"this is a broker of cluster {self._services.cluster_id}, not of {envelope.cluster_id[:64]}"
                     )
-                return [flight.Result(metadata(handler(call.made_by(client_id), request)))]
+                caller = call.made_by(envelope.client_id)
+                self._wait_if_over_quota(caller, context)
+                with self._one_more_action(), self._room_for(size_bytes):
+                    return [flight.Result(metadata(handler(caller, decode(envelope.body, kinds.request))))]
+
+    def _wait_if_over_quota(self, caller: Caller, context: Any) -> None:
+        """With nothing in hand. The call's processor time is spent when it has ended."""
+        allowance = self._services.quotas.begin_action(caller.principal, caller.client_id, is_broker=caller.is_broker)
+        opening = context.get_middleware(MIDDLEWARE)
+        if opening is not None:
+            opening.allowance = allowance
 
     @contextmanager
     def _one_more_action(self) -> Iterator[None]:
@@ -358,13 +374,13 @@ class PylogFlightServer:
         with answering("put", context, listener) as call:
             if descriptor.descriptor_type == flight.DescriptorType.PATH:
                 parse_path(descriptor.path)
-                with self._open("plain-put", call, read_limit_s=PLAIN_PAUSE_LIMIT_S) as stream:
+                with self._open("plain-put", call, _PRODUCER_LIMITS, read_limit_s=PLAIN_PAUSE_LIMIT_S) as stream:
                     self._plain.put(descriptor.path, reader, writer, stream)
                 return
             _, hello = decode_opening(descriptor.command, Opening.PRODUCE)
             assert isinstance(hello, streams.ProduceHello)
             call.made_by(hello.client_id)
-            with self._open("produce", call) as stream:
+            with self._open("produce", call, _PRODUCER_LIMITS) as stream:
                 with stream.reading:
                     schema = read_schema(reader)
                 if schema != FRAMES_SCHEMA:
@@ -389,7 +405,9 @@ class PylogFlightServer:
             if is_follower:
                 call.caller = self._services.admit_replica(caller, hello)
             # A broker that is full of clients still serves its followers: without them nothing is committed.
-            with self._open("follower" if is_follower else "fetch", call, is_limited=not is_follower) as stream:
+            with self._open(
+                "follower" if is_follower else "fetch", call, _CONSUMER_LIMITS, is_limited=not is_follower
+            ) as stream:
                 with stream.reading:
                     schema = read_schema(reader)
                 if schema != FRAMES_SCHEMA:
@@ -404,19 +422,31 @@ class PylogFlightServer:
             kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
             if isinstance(request, streams.ReadRequest):
                 caller = call.made_by(request.client_id)
+                allowance = self._allowance(caller, _CONSUMER_LIMITS)
                 with self._services.meters.refusing("read"):
-                    pieces = self._read_pieces(caller, self._services.read.plan(caller, request))
-                return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", call, READER_PAUSE_LIMIT_S, pieces))
+                    pieces = self._read_pieces(caller, self._services.read.plan(caller, request), allowance)
+                return flight.GeneratorStream(
+                    FRAMES_SCHEMA, self._watched("read", call, READER_PAUSE_LIMIT_S, pieces, allowance)
+                )
             assert isinstance(request, streams.PlainTicket), kind
+            allowance = self._allowance(call.caller, _CONSUMER_LIMITS)
             with self._services.meters.refusing("plain-get"):
-                schema, batches = self._services.plain.read(call.caller, request)
-            return flight.GeneratorStream(schema, self._watched("plain-get", call, PLAIN_PAUSE_LIMIT_S, batches))
+                schema, batches = self._services.plain.read(call.caller, request, allowance)
+            return flight.GeneratorStream(
+                schema, self._watched("plain-get", call, PLAIN_PAUSE_LIMIT_S, batches, allowance)
+            )
 
     @contextmanager
-    def _open(self, kind: str, call: Call, **limits: Any) -> Iterator[OpenStream]:
-        """A stream of the call's caller, in the table while it is open; ``limits``: see `StreamTable.open`."""
-        with self._services.meters.refusing(kind):
-            stream = self._streams.open(kind, call.caller, call.peer, **limits)
+    def _open(self, kind: str, call: Call, quotas: Sequence[str] | Allowance, **limits: Any) -> Iterator[OpenStream]:
+        """A stream of the call's caller, in the table while it is open; ``limits``: see `StreamTable.open`. ``quotas``:
+        those of which it takes."""
+        caller = call.caller
+        allowance = quotas if isinstance(quotas, Allowance) else self._allowance(caller, quotas)
+        with (
+            self._services.meters.refusing(kind),
+            self._services.quotas.streaming(caller.principal, caller.client_id, is_broker=caller.is_broker),
+        ):
+            stream = self._streams.open(kind, caller, call.peer, allowance=allowance, **limits)
             try:
                 yield stream
             except Exception as error:
@@ -425,17 +455,28 @@ class PylogFlightServer:
             finally:
                 self._streams.close(stream)
 
-    def _read_pieces(self, caller: Caller, plan: ReadRange) -> Generator[Any, None, None]:
-        with closing(self._services.read.pieces(caller, plan)) as pieces:
+    def _allowance(self, caller: Caller, limits: Sequence[str]) -> Allowance:
+        """What a stream of the caller's may take. Brokers have no quotas."""
+        return UNLIMITED if caller.is_broker else self._services.quotas.of(caller.principal, caller.client_id, limits)
+
+    def _read_pieces(self, caller: Caller, plan: ReadRange, allowance: Allowance) -> Generator[Any, None, None]:
+        with closing(self._services.read.pieces(caller, plan, allowance)) as pieces:
             for response, frames in pieces:
                 yield frames_batch([] if frames is None else [frames]), metadata(response)
 
-    def _watched(self, kind: str, call: Call, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
+    def _watched(
+        self, kind: str, call: Call, pause_limit_s: float, items: Generator[Any, None, None], allowance: Allowance
+    ) -> Iterator[Any]:
         """``items``, as a stream under watch. Flight asks for the next when the peer has taken the last."""
         began_s = time.monotonic()
         try:
-            with self._open(kind, call, write_limit_s=pause_limit_s) as stream:
-                for item in items:
+            with self._open(kind, call, allowance, write_limit_s=pause_limit_s) as stream:
+                while True:
+                    timer = ProcessorTime(allowance)  # each piece may be made on another thread
+                    item = next(items, None)
+                    timer.spend()
+                    if item is None:
+                        break
                     with stream.writing:
                         yield item
                     del item

@@ -12,6 +12,7 @@ broker that is flooded still feeds its followers. Which connection a silent call
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,8 +27,10 @@ from broker_runtime.contract.errors import (
     TooManyStreamsError,
 )
 from broker_runtime.contract.flight import CLIENT_HEADER, to_flight_error
+from broker_runtime.contract.quotas import REQUEST_PERCENTAGE
 from broker_runtime.contract.waiting import CLOCK, Clock
 from broker_runtime.security.credentials import NO_PROOF, Proof
+from broker_runtime.security.quotas import UNLIMITED
 
 MIDDLEWARE: Final = "openings"
 _SILENT_METHODS: Final = frozenset({flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_EXCHANGE})
@@ -66,7 +69,10 @@ class Patience:
 
 class OpeningCall(flight.ServerMiddleware):
     """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted. ``client_id``: the
-    client's own name in the call's headers, "" if there is none. ``proof``: what the headers prove."""
+    client's own name in the call's headers, "" if there is none. ``proof``: what the headers prove.
+
+    ``allowance``: from which the processor time of the call is spent, when it has ended (gRPC begins and ends a call on
+    one thread)."""
 
     def __init__(self, openings: Openings, since_s: float | None, client_id: str, proof: Proof = NO_PROOF) -> None:
         super().__init__()
@@ -74,6 +80,8 @@ class OpeningCall(flight.ServerMiddleware):
         self.since_s = since_s
         self.client_id = client_id
         self.proof = proof
+        self.allowance = UNLIMITED
+        self._began_s = time.thread_time()
 
     def opened(self) -> None:
         """Its first message has come."""
@@ -81,6 +89,7 @@ class OpeningCall(flight.ServerMiddleware):
 
     def call_completed(self, exception: Any) -> None:
         """It has ended, however."""
+        self.allowance.spend(REQUEST_PERCENTAGE, max(0.0, time.thread_time() - self._began_s) * 1000)
         self._openings.forget(self)
 
 

@@ -13,7 +13,9 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
 from broker_runtime.contract.flight import Opening, encode_opening, metadata
+from broker_runtime.contract.quotas import PRODUCER_BYTE_RATE
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
+from broker_runtime.security.quotas import ProcessorTime
 from broker_runtime.server.boundary import read_chunk, read_schema, refuse_dictionaries, validated, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.caller import Caller
@@ -65,7 +67,10 @@ class PlainDialect:
         self._service.schema(caller, topic)
         with stream.reading:
             refuse_dictionaries(read_schema(reader))
+        timer = ProcessorTime(stream.allowance)
         while True:
+            timer.spend()
+            stream.allowance.wait()
             with stream.reading:
                 chunk = read_chunk(reader)
             if chunk is None:
@@ -73,6 +78,7 @@ class PlainDialect:
             try:
                 if chunk.data is None:
                     continue
+                stream.allowance.spend(PRODUCER_BYTE_RATE, chunk.data.get_total_buffer_size())
                 result = self._service.put(caller, topic, partition, validated(chunk.data))
             finally:
                 stream.took(chunk)  # only now: until here the broker held it

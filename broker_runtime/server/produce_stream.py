@@ -17,12 +17,16 @@ import time
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from msgspec.structs import replace
+
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import frames_of, message_of, metadata
+from broker_runtime.contract.quotas import PRODUCER_BYTE_RATE
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.contract.waiting import Worker
 from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.security.quotas import ProcessorTime
 from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.byte_budget import ByteBudget
@@ -62,6 +66,7 @@ class ProduceStream:
         self._acknowledged = 0  # written by the acknowledging thread alone; equal: that thread is idle
         self._failure: Exception | None = None  # of the acknowledging thread
         self._is_peer_gone = False
+        self._acknowledging_time: ProcessorTime | None = None  # of the acknowledging thread
         self._acknowledger = Worker(f"produce-ack-{stream.caller.address}", self._acknowledge_next)
 
     def serve(self) -> None:
@@ -70,6 +75,7 @@ class ProduceStream:
         Raises `InvalidRequestError` for a malformed message, `PeerGoneError`; the requests before it are answered.
         """
         self._acknowledger.start()
+        timer = ProcessorTime(self._stream.allowance)
         try:
             asked_s = time.monotonic()
             while (chunk := self._read()) is not None:
@@ -78,6 +84,8 @@ class ProduceStream:
                 finally:
                     self._stream.took(chunk)  # only now: until here the broker held it
                 del chunk
+                timer.spend()
+                self._stream.allowance.wait(self._show_alive)
                 asked_s = time.monotonic()
         finally:
             self._pending.put(None)
@@ -102,6 +110,7 @@ class ProduceStream:
             return
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
+        self._stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)
         began_s = time.monotonic()
         has_room = self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000))
         self._meters.took("produce", "queue", time.monotonic() - began_s)
@@ -130,6 +139,12 @@ class ProduceStream:
         self._enqueued += 1
         self._pending.put(pending)
 
+    def _show_alive(self) -> None:
+        """While nothing is read from a client that is over its quota. Raises `PeerGoneError`."""
+        if self._is_peer_gone:
+            raise PeerGoneError("it left while it was held back")
+        self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
+
     # --- the acknowledging thread ---
 
     def _acknowledge_next(self) -> None:
@@ -141,7 +156,10 @@ class ProduceStream:
             self._acknowledger.stop()
             return
         try:
+            if self._acknowledging_time is None:
+                self._acknowledging_time = ProcessorTime(self._stream.allowance)
             self._acknowledge(pending)
+            self._acknowledging_time.spend()
             self._acknowledged += 1
             self._slots.release()
         except PylogError as error:
@@ -166,6 +184,8 @@ class ProduceStream:
 
     def _answer(self, pending: PendingProduce, response: ProduceResponse) -> None:
         if pending.acks != ACKS_NONE:
+            if throttle_ms := self._stream.allowance.throttle_ms():
+                response = replace(response, throttle_ms=throttle_ms)
             began_s = time.monotonic()
             self._write(metadata(response))
             self._meters.took("produce", "response", time.monotonic() - began_s)

@@ -22,6 +22,7 @@ from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStream
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.waiting import CLOCK, Clock, Worker
+from broker_runtime.security.quotas import UNLIMITED, Allowance
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.openings import Patience
@@ -79,6 +80,7 @@ class OpenStream:
     reading: Phase
     writing: Phase
     is_limited: bool = True
+    allowance: Allowance = UNLIMITED
     opened_s: float = field(default_factory=time.monotonic)
     taken_bytes: int = 0
     content_bytes: int = 0
@@ -147,11 +149,12 @@ class StreamTable:
         read_limit_s: float = PEER_SILENCE_LIMIT_S,
         write_limit_s: float = PEER_SILENCE_LIMIT_S,
         is_limited: bool = True,
+        allowance: Allowance = UNLIMITED,
     ) -> OpenStream:
         """Registers a stream of ``caller``, on the connection from ``address`` (None: it is no TCP connection, and
         cannot be cut); `close` it. Raises `TooManyStreamsError` (but for one that is not ``is_limited``: other
-        brokers', which are few), `BrokerUnavailableError` when stopping."""
-        stream = OpenStream(kind, caller, address, Phase(read_limit_s), Phase(write_limit_s), is_limited)
+        brokers', which are few), `BrokerUnavailableError` when stopping. ``allowance``: what it may take."""
+        stream = OpenStream(kind, caller, address, Phase(read_limit_s), Phase(write_limit_s), is_limited, allowance)
         with self._lock:
             if self._is_stopping:
                 raise BrokerUnavailableError("the broker is stopping")

@@ -141,6 +141,8 @@ NEEDS: Final[Mapping[str, Callable[[Any], Needs]]] = {
     "describe_acls": _cluster("Describe"),
     "alter_users": _cluster("Alter"),
     "describe_users": _cluster("Describe"),
+    "alter_quotas": _cluster("AlterConfigs"),
+    "describe_quotas": _cluster("DescribeConfigs"),
     "create_token": _nothing,  # of the caller itself
 }
 

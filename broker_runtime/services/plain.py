@@ -20,6 +20,7 @@ from broker_runtime.contract.schema import SchemaHistory, cast_to_topic
 from broker_runtime.contract.streams import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
+from broker_runtime.security.quotas import UNLIMITED, Allowance
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.produce import MAX_TIMEOUT_S, PendingProduce, ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
@@ -72,21 +73,24 @@ class PlainService:
             found.append((number, ticket, records))
         return found
 
-    def read(self, caller: Caller, ticket: PlainTicket) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
-        """The ticket's records as batches of the topic's columns. Raises as `ReadService.plan`."""
+    def read(
+        self, caller: Caller, ticket: PlainTicket, allowance: Allowance = UNLIMITED
+    ) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
+        """The ticket's records as batches of the topic's columns; ``allowance``: see `ReadService.pieces`. Raises as
+        `ReadService.plan`."""
         self._authorizer.require(caller, "Read", "Topic", ticket.topic)
         schemas = self._registry.topic(ticket.topic, ticket.topic_id).schemas
         request = ReadRequest(
             topic=ticket.topic, partition=ticket.partition, topic_id=ticket.topic_id, start=ticket.start, end=ticket.end
         )
-        return schemas.latest.arrow, self._batches(caller, self._read.plan(caller, request), schemas)
+        return schemas.latest.arrow, self._batches(caller, self._read.plan(caller, request), schemas, allowance)
 
     def _batches(
-        self, caller: Caller, plan: ReadRange, schemas: SchemaHistory
+        self, caller: Caller, plan: ReadRange, schemas: SchemaHistory, allowance: Allowance
     ) -> Generator[pa.RecordBatch, None, None]:
         columns = tuple(range(len(schemas.latest.arrow)))
         partition, start, end = plan.partition, plan.start, plan.end
-        with closing(self._read.pieces(caller, plan)) as pieces:
+        with closing(self._read.pieces(caller, plan, allowance)) as pieces:
             for response, frames in pieces:
                 for header, frame in visible_frames(frames, response.aborted) if frames is not None else ():
                     if header.next_offset <= start or header.base_offset >= end:

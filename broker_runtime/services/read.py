@@ -17,6 +17,7 @@ from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOu
 from broker_runtime.contract.frame import AbortedRange
 from broker_runtime.contract.model import EARLIEST, LATEST
 from broker_runtime.contract.predicate.frames import FrameTest, prepared
+from broker_runtime.contract.quotas import CONSUMER_BYTE_RATE
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, READ_COMMITTED
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.contract.waiting import Deadline
@@ -24,6 +25,7 @@ from broker_runtime.log import LogSlice
 from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.security.authorizer import ALLOW_ALL, Authorizer
+from broker_runtime.security.quotas import UNLIMITED, Allowance
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.leadership_check import Denied, LeadershipCheck
@@ -112,20 +114,25 @@ class ReadService:
             test=test,
         )
 
-    def pieces(self, caller: Caller, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
+    def pieces(
+        self, caller: Caller, plan: ReadRange, allowance: Allowance = UNLIMITED
+    ) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
         """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each piece with its next offset.
 
         There is at least one piece; that of an empty range has no frames (None), nor has one of a stretch in which no
-        frame can match. Close the iterator to stop early.
+        frame can match. Close the iterator to stop early. ``allowance``: what the caller may take; over it, each piece
+        waits.
         """
         position = plan.start
         silence = Deadline(HEARTBEAT_INTERVAL_S)
         if position == plan.end:
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
+            allowance.wait()  # with nothing in hand
             self._authorizer.require(caller, "Read", "Topic", plan.partition.topic)  # it may have been withdrawn
+            piece_bytes = allowance.in_one_second(CONSUMER_BYTE_RATE, plan.piece_bytes)
             with plan.partition.refusing():
-                before, (position, found) = position, self._find(plan, position)
+                before, (position, found) = position, self._find(plan, position, piece_bytes)
             if found is None and plan.test is not None and position > before:
                 if position == plan.end or silence.expired:
                     yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
@@ -145,21 +152,26 @@ class ReadService:
                             aborted = plan.partition.log.aborted_transactions(found.start_offset, found.next_offset)
                     position = found.next_offset
                     self._meters.read(plan.partition.log.topic, frames.size)
-                    yield (
-                        ReadResponse(start=plan.start, end=plan.end, next_offset=position, aborted=tuple(aborted)),
-                        frames,
+                    allowance.spend(CONSUMER_BYTE_RATE, frames.size)
+                    response = ReadResponse(
+                        start=plan.start,
+                        end=plan.end,
+                        next_offset=position,
+                        aborted=tuple(aborted),
+                        throttle_ms=allowance.throttle_ms(),
                     )
+                    yield response, frames
                     silence = Deadline(HEARTBEAT_INTERVAL_S)
                     del frames
                 finally:
                     self._budget.release(size_bytes)
 
-    def _find(self, plan: ReadRange, position: int) -> tuple[int, LogSlice | None]:
+    def _find(self, plan: ReadRange, position: int, piece_bytes: int) -> tuple[int, LogSlice | None]:
         """The next frames of the range, and where they begin; None: there are none before that offset."""
         if plan.test is None:
             return position, plan.partition.read(
                 position,
-                max_bytes=plan.piece_bytes,
+                max_bytes=piece_bytes,
                 leader_epoch=plan.leader_epoch,
                 is_committed=plan.is_committed,
                 stop=plan.end,
@@ -168,7 +180,7 @@ class ReadService:
             plan.partition,
             position,
             plan.test,
-            max_bytes=plan.piece_bytes,
+            max_bytes=piece_bytes,
             leader_epoch=plan.leader_epoch,
             is_committed=plan.is_committed,
             stop=plan.end,

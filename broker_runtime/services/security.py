@@ -1,4 +1,4 @@
-"""What administrators ask about users and access control lists, and the tokens that users ask for."""
+"""What administrators ask about users, access control lists and quotas, and the tokens that users ask for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from broker_runtime.contract.acls import (
     UsersResponse,
 )
 from broker_runtime.contract.errors import NotSupportedError
+from broker_runtime.contract.quotas import AlterQuotasRequest, DescribeQuotasRequest, QuotasResponse
 from broker_runtime.security.credentials import KnownCredentials
 from broker_runtime.security.records import SecurityRecords
 from broker_runtime.services.caller import Caller, logged_change, some_of
@@ -56,6 +57,16 @@ class SecurityService:
     def describe_users(self, caller: Caller, request: DescribeUsersRequest) -> UsersResponse:
         """All users."""
         return UsersResponse(users=self._records.user_names())
+
+    def alter_quotas(self, caller: Caller, request: AlterQuotasRequest) -> QuotasResponse:
+        """All changes, or none; answers with the quotas there are then."""
+        entities = some_of(str(each.entity) for each in request.changes)
+        with logged_change(_logger, "alter quotas", caller, entities=entities):
+            return QuotasResponse(quotas=self._records.alter_quotas(request.changes))
+
+    def describe_quotas(self, caller: Caller, request: DescribeQuotasRequest) -> QuotasResponse:
+        """All quotas."""
+        return QuotasResponse(quotas=self._records.quotas())
 
     def create_token(self, caller: Caller, request: CreateTokenRequest) -> CreateTokenResponse:
         """A token of the caller's. Raises `NotSupportedError` where it is no user with a password."""

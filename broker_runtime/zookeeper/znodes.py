@@ -31,6 +31,7 @@
     /security/users                       `UsersRecord`: users and their passwords' hashes   any broker, or an operator
     /security/acls                        `AclsRecord`: who may do what                      any broker
     /security/token_key                   `TokenKey`: what tokens are signed with            any broker
+    /security/quotas                      `QuotasRecord`: how much clients may take          any broker
 
 Every transaction that changes a topic's record, settings, states or deletion also contains `announcing` its name, so
 that a data watch on one znode tells every broker what to read again.
@@ -50,6 +51,7 @@ import msgspec
 
 from broker_runtime.contract.acls import Acl, PasswordHash
 from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError
+from broker_runtime.contract.quotas import Quota
 from broker_runtime.contract.requests import Int32, Int64, PartitionNumber, Uuid, WaitMs
 from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 
@@ -72,6 +74,7 @@ TRANSACTIONS: Final = "/transactions"
 SECURITY_USERS: Final = "/security/users"
 SECURITY_ACLS: Final = "/security/acls"
 SECURITY_TOKEN_KEY: Final = "/security/token_key"  # noqa: S105 - a path
+SECURITY_QUOTAS: Final = "/security/quotas"
 
 PERMANENT: Final = (
     "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
@@ -483,6 +486,12 @@ class AclsRecord(Record, frozen=True, kw_only=True):
     """All access control lists, sorted."""
 
     acls: tuple[Acl, ...] = ()
+
+
+class QuotasRecord(Record, frozen=True, kw_only=True):
+    """All quotas, sorted by their entities."""
+
+    quotas: tuple[Quota, ...] = ()
 
 
 class TokenKey(Record, frozen=True, kw_only=True):

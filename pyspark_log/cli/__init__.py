@@ -15,7 +15,7 @@ public Python API and text: whatever a command can do, the API can do.
     arguments       offsets, times and partitions as people type them
     reset           the target of `group reset`, as offsets
     records/        produce and consume
-    access/         users and ACLs
+    access/         users, ACLs and quotas
     topic, partition, group, txn, cluster, health, log, broker, zookeeper, up, doctor, shell  the commands
 """
 

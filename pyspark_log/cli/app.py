@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, txn, up, zookeeper
-from pyspark_log.cli.access import acl, user
+from pyspark_log.cli.access import acl, quota, user
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.invocation import usage_error
 from pyspark_log.cli.options import accept_common_options, add_group
@@ -59,6 +59,7 @@ def build() -> typer.Typer:
     cluster.add_to(add_group(app, "cluster", "Show brokers and health, decommission a broker.", panel=_MANAGE))
     user.add_to(add_group(app, "user", "Add, list and delete users, change passwords.", panel=_MANAGE))
     acl.add_to(add_group(app, "acl", "Say who may do what.", panel=_MANAGE))
+    quota.add_to(add_group(app, "quota", "Limit how much clients may take.", panel=_MANAGE))
     broker.add_to(add_group(app, "broker", "Run one broker.", panel=_SERVERS))
     zookeeper.add_to(add_group(app, "zookeeper", "Run the bundled ZooKeeper.", panel=_SERVERS))
     log.add_to(add_group(app, "log", "Inspect, verify and repair log files, without a broker.", panel=_SERVERS))

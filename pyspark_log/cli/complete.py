@@ -70,6 +70,13 @@ def topic_setting_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return [text.removesuffix("=") for text in _settings(("topic",), incomplete)]
 
 
+def quotas(ctx: typer.Context, incomplete: str) -> list[str]:
+    """NAME= of a limit: ``prod`` becomes ``producer_byte_rate=``."""
+    from broker_runtime.contract.quotas import LIMITS
+
+    return _beginning_with(incomplete, (f"{name}=" for name in LIMITS))
+
+
 def client_settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """NAME=VALUE of the client that the command uses; where there is no command yet, of any client."""
     command = getattr(ctx, "command", None)

@@ -55,7 +55,7 @@ SERVER: Final = (
     Mutant(
         name="broker_does_actions_meant_for_another_cluster",
         file="broker_runtime/server/flight.py",
-        old="if cluster_id and cluster_id != self._services.cluster_id:",
+        old="if envelope.cluster_id and envelope.cluster_id != self._services.cluster_id:",
         new="if False:",
         breaks="A broker does nothing for a client that means the cluster that had its address before.",
         tests=("tests/integration/server/test_callers.py",),

@@ -34,6 +34,7 @@ from broker_runtime.contract.model import (
     TransactionListing,
     check_topic_name,
 )
+from broker_runtime.contract.quotas import Quota, QuotaEntity
 from broker_runtime.contract.requests import (
     AddColumnsRequest,
     AddColumnsResponse,
@@ -331,6 +332,21 @@ class Admin:
     def list_users(self) -> list[str]:
         """The names of the users that have passwords, sorted."""
         return security.list_users(self._cluster)
+
+    # --- quotas -----------------------------------------------------------------------------------------------
+
+    def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+        """Sets limits of these users and client ids, or removes them (None); in force within a second, at each broker
+        by itself. Limits that are not named stay. Raises `InvalidRequestError`; then nothing is changed.
+
+        ``producer_byte_rate``, ``consumer_byte_rate``: bytes a second. ``request_percentage``: processor time of
+        requests, in percent of one core. ``max_connections``: streams that are open at once.
+        """
+        security.alter_quotas(self._cluster, changes)
+
+    def describe_quotas(self) -> list[Quota]:
+        """All quotas, sorted by user and client id."""
+        return security.describe_quotas(self._cluster)
 
     # --- the cluster ------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""Users and access control lists, as an administrator sees and changes them."""
+"""Users, access control lists and quotas, as an administrator sees and changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broker_runtime.contract.acls import (
     Acl,
@@ -20,6 +20,15 @@ from broker_runtime.contract.acls import (
 )
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.passwords import hash_password
+from broker_runtime.contract.quotas import (
+    AlterQuotasRequest,
+    DescribeQuotasRequest,
+    Quota,
+    QuotaChange,
+    QuotaEntity,
+    QuotasResponse,
+    check_change,
+)
 from broker_runtime.contract.requests import portions
 from pyspark_log.client.connection.cluster import Cluster
 
@@ -67,6 +76,20 @@ def delete_user(cluster: Cluster, user: str) -> None:
 def list_users(cluster: Cluster) -> list[str]:
     """The names, sorted."""
     return list(cluster.call("describe_users", DescribeUsersRequest(), UsersResponse).users)
+
+
+def alter_quotas(cluster: Cluster, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+    """None: the limit is to be gone."""
+    wanted = [QuotaChange(entity=entity, limits=tuple(limits.items())) for entity, limits in changes.items()]
+    for change in wanted:
+        check_change(change)
+    for portion in portions(wanted):
+        cluster.call("alter_quotas", AlterQuotasRequest(changes=portion), QuotasResponse)
+
+
+def describe_quotas(cluster: Cluster) -> list[Quota]:
+    """All, sorted."""
+    return list(cluster.call("describe_quotas", DescribeQuotasRequest(), QuotasResponse).quotas)
 
 
 def check_password(password: str) -> None:

@@ -13,10 +13,11 @@ from broker_runtime.contract.frame import TransactionBegin, encode_frame, number
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.following.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS, ReplicationThrottle
+from broker_runtime.following.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.appending import AppendResult
 from broker_runtime.log.faulty_files import Fault
+from broker_runtime.rates import RateLimit
 from tests.unit.replication.partitions import NOW_MS
 from tests.unit.replication.replicas import Replica, led_by
 
@@ -193,7 +194,7 @@ def test_loading_of_many_logs_delays_the_others_only_a_little():
 def test_throttle_delays_only_replicas_that_are_not_in_sync():
     """``replication.throttled.rate``: moving partitions leave bandwidth; in-sync replicas are never throttled."""
     leader, follower = Replica(1), Replica(2)
-    throttle = ReplicationThrottle(100)
+    throttle = RateLimit(100)
     leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,)))
     fetcher = follower.follow(led_by(1, 1, replicas=(1, 2), in_sync=(1,)), throttle=throttle)
     leader.append(bytes(1000))

@@ -11,8 +11,9 @@ from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.following import follower
-from broker_runtime.following.follower import FIRST_RETRY_MS, REPORT_AGAIN_MS, FollowerFetcher, ReplicationThrottle
+from broker_runtime.following.follower import FIRST_RETRY_MS, REPORT_AGAIN_MS, FollowerFetcher
 from broker_runtime.log.faulty_files import Fault
+from broker_runtime.rates import RateLimit
 from broker_runtime.replication import Role
 from broker_runtime.services.follower_session import FollowerSession
 from tests import callers
@@ -48,7 +49,7 @@ class Connection:
         return [each.partition for each in done[0].partitions], [each.partition for each in done[1].partitions]
 
 
-def _connected(count: int = 3, throttle: ReplicationThrottle | None = None) -> tuple[Replica, Replica, Connection]:
+def _connected(count: int = 3, throttle: RateLimit | None = None) -> tuple[Replica, Replica, Connection]:
     """Broker 1 leads, broker 2 follows and has reported everything."""
     leader, follower = Replica(1, count), Replica(2, count)
     leader.lead(led_by(1, 1, replicas=(1, 2)))
@@ -201,7 +202,7 @@ def test_large_partition_holds_up_no_other():
 
 
 def test_throttle_delays_only_partitions_that_are_not_in_sync():
-    throttle = ReplicationThrottle(1)
+    throttle = RateLimit(1)
     leader, follower, connection = _connected(throttle=throttle)
     follower.partitions[2].become_follower(led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1))
     throttle.spend(1_000, 0)

@@ -11,9 +11,10 @@ import pyarrow as pa
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
-from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
+from broker_runtime.following.follower import FollowerFetcher
 from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.rates import RateLimit
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
@@ -76,7 +77,7 @@ class Replica:
         for partition in self.partitions:
             partition.become_leader(leadership, self.now_ms)
 
-    def follow(self, leadership: Leadership, *, throttle: ReplicationThrottle | None = None) -> FollowerFetcher:
+    def follow(self, leadership: Leadership, *, throttle: RateLimit | None = None) -> FollowerFetcher:
         """Follows every partition; returns the fetcher."""
         leader = leadership.leader
         assert leader is not None

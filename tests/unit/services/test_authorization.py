@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_runtime.contract import acls, requests, transactions
+from broker_runtime.contract import acls, quotas, requests, transactions
 from broker_runtime.contract.acls import CLUSTER_RESOURCE, Acl
 from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.errors import (
@@ -104,6 +104,8 @@ SAMPLES: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "describe_acls": (acls.DescribeAclsRequest(), [("Describe", "Cluster", CLUSTER_RESOURCE)]),
     "alter_users": (acls.AlterUsersRequest(), [("Alter", "Cluster", CLUSTER_RESOURCE)]),
     "describe_users": (acls.DescribeUsersRequest(), [("Describe", "Cluster", CLUSTER_RESOURCE)]),
+    "alter_quotas": (quotas.AlterQuotasRequest(changes=()), [("AlterConfigs", "Cluster", CLUSTER_RESOURCE)]),
+    "describe_quotas": (quotas.DescribeQuotasRequest(), [("DescribeConfigs", "Cluster", CLUSTER_RESOURCE)]),
 }  # fmt: skip
 OF_BROKERS = {"report_broker", "log_ends", "finish_transactions"}
 ERRORS = {

@@ -18,6 +18,7 @@ from broker_runtime.following.peers import Peers
 from broker_runtime.meters import NO_METERS
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.security.authorizer import ALLOW_ALL
+from broker_runtime.security.quotas import NO_QUOTAS
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
 from broker_runtime.services.producer_ids import ProducerIdService
@@ -97,6 +98,7 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
         security=SecurityService.__new__(SecurityService),
         authorizer=ALLOW_ALL,
         is_current=lambda caller: True,
+        quotas=NO_QUOTAS,
     ).actions
     assert served.keys() == ACTIONS.keys()
     for name, serve in served.items():

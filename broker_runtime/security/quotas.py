@@ -1,0 +1,290 @@
+"""How much a caller may take, and how long one that took more waits before its next request.
+
+    QuotaTable   which quota counts for a client (pure)
+    Quotas       what clients have taken of this broker
+    Allowance    what one stream, or one action, may still take
+
+Rule: a client over its quota is slowed and never cut: what it sent is done and answered, with how long the broker will
+take nothing more from that stream. Nobody waits longer than `LONGEST_WAIT_S` for one request, which is below any
+client's patience; a quota that is smaller than a request every so many seconds is therefore exceeded. No other client
+waits, no lock is held and no shared budget is taken during a wait. Other brokers have no quotas.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from broker_runtime.contract.errors import TooManyStreamsError
+from broker_runtime.contract.quotas import (
+    CONSUMER_BYTE_RATE,
+    DEFAULT,
+    MAX_CONNECTIONS,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Quota,
+)
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
+from broker_runtime.contract.waiting import CLOCK, Clock
+from broker_runtime.meters import NO_METERS, Meters
+from broker_runtime.rates import RateLimit
+
+LONGEST_WAIT_S: Final = 20.0
+_LONGEST_ACTION_WAIT_S: Final = 5.0  # an action holds a thread, and whoever asked may wait with a limit of its own
+_MOST_WAITING_ACTIONS: Final = 50
+_MOST_RATES: Final = 10_000  # names of clients are theirs to choose
+_PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
+"""By the limits that are rates: what one of it is, a second. Processor time is counted in ms."""
+
+
+class Share(NamedTuple):
+    """Who shares a limit: all clients of ``user``, with ``client_id``; None: whichever it is."""
+
+    user: str | None
+    client_id: str | None
+
+
+class QuotaTable:
+    """All quotas at one time. Immutable."""
+
+    def __init__(self, quotas: Iterable[Quota] = ()) -> None:
+        self._limits = {(each.entity.user, each.entity.client_id): each.limits for each in quotas}
+
+    def __bool__(self) -> bool:
+        return bool(self._limits)
+
+    def find(self, limit: str, user: str, client_id: str) -> tuple[Share, float] | None:
+        """The limit of a client, and who shares it; None: there is none."""
+        both, of_user, of_id = Share(user, client_id), Share(user, None), Share(None, client_id)
+        for entity, share in (
+            ((user, client_id), both),
+            ((user, DEFAULT), both),
+            ((user, None), of_user),
+            ((DEFAULT, client_id), both),
+            ((DEFAULT, DEFAULT), both),
+            ((DEFAULT, None), of_user),
+            ((None, client_id), of_id),
+            ((None, DEFAULT), of_id),
+        ):
+            value = self._limits.get(entity, {}).get(limit)
+            if value is not None:
+                return share, value
+        return None
+
+
+class Quotas:
+    """What clients have taken of this broker. Thread-safe."""
+
+    def __init__(self, table: Callable[[], QuotaTable], *, meters: Meters = NO_METERS, clock: Clock = CLOCK) -> None:
+        """``table``: the quotas now; another object when they have changed."""
+        self.table = table
+        self.meters = meters
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._rates_of: QuotaTable | None = None
+        self._rates: OrderedDict[tuple[str, Share], RateLimit] = OrderedDict()
+        self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
+        self._action_slots = threading.BoundedSemaphore(_MOST_WAITING_ACTIONS)
+
+    def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
+        """What a stream of this client may take, by these limits. It begins with what the client owes, so nobody
+        escapes by another stream."""
+        return Allowance(self, principal, client_id, limits)
+
+    def begin_action(self, principal: str, client_id: str, *, is_broker: bool = False) -> Allowance:
+        """What the processor time of an action is to be spent of. One of a client over its quota waits here; raises
+        `TooManyStreamsError`, which clients take for a reason to come back, if too many wait already."""
+        table = self.table()
+        if is_broker or not table or table.find(REQUEST_PERCENTAGE, principal, client_id) is None:
+            return UNLIMITED
+        allowance = Allowance(self, principal, client_id, (REQUEST_PERCENTAGE,))
+        if allowance.throttle_ms():
+            if not self._action_slots.acquire(blocking=False):
+                raise TooManyStreamsError(f"{_MOST_WAITING_ACTIONS} actions of clients over their quotas wait already")
+            try:
+                allowance.wait(at_most_s=_LONGEST_ACTION_WAIT_S)
+            finally:
+                self._action_slots.release()
+        return allowance
+
+    @contextmanager
+    def streaming(self, principal: str, client_id: str, *, is_broker: bool = False) -> Iterator[None]:
+        """While a stream is open. Raises `TooManyStreamsError` if the client has as many as it may; open ones stay."""
+        if is_broker:
+            yield
+            return
+        client = (principal, client_id)
+        with self._lock:
+            found = self.table().find(MAX_CONNECTIONS, principal, client_id)
+            refused = found is not None and self._streams_of(found[0]) >= found[1]
+            if not refused:
+                self._open[client] += 1
+        if refused:
+            assert found is not None
+            self.meters.throttled(MAX_CONNECTIONS, 0.0)
+            raise TooManyStreamsError(f"{_said(found[0])} may have {found[1]:g} streams open (max_connections)")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[client] -= 1
+                if not self._open[client]:
+                    del self._open[client]
+
+    def _streams_of(self, share: Share) -> int:
+        return sum(
+            count
+            for (user, client_id), count in self._open.items()
+            if share.user in (None, user) and share.client_id in (None, client_id)
+        )
+
+    def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
+        """The rates that count for a client by ``table``, and what each gives in a second. What was owed by other
+        quotas is forgotten."""
+        found = {}
+        with self._lock:
+            if table is not self._rates_of:
+                self._rates_of = table
+                self._rates.clear()
+            for limit, unit in _PER_S.items():
+                at = table.find(limit, principal, client_id)
+                if at is None:
+                    continue
+                share, value = at
+                key = (limit, share)
+                rate = self._rates.get(key)
+                if rate is None:
+                    rate = self._rates[key] = RateLimit(value * unit, most_debt_s=LONGEST_WAIT_S)
+                    if len(self._rates) > _MOST_RATES:
+                        self._rates.popitem(last=False)
+                self._rates.move_to_end(key)
+                found[limit] = (rate, value * unit)
+        return found
+
+
+class Allowance:
+    """What one stream may still take. Any thread may spend; one waits."""
+
+    __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_rates", "_table", "_until_ms")
+
+    def __init__(
+        self, quotas: Quotas | None, principal: str = "", client_id: str = "", limits: Iterable[str] = ()
+    ) -> None:
+        """``quotas`` None: it is never limited. ``limits``: what the stream spends of, and waits for."""
+        self._quotas = quotas
+        self._principal = principal
+        self._client_id = client_id
+        self._limits = frozenset(limits)
+        self._table: QuotaTable | None = None
+        self._rates: dict[str, tuple[RateLimit, float]] = {}
+        self._until_ms = 0
+        self._because = ""
+
+    def limits(self, limit: str) -> bool:
+        """Whether there is such a limit now."""
+        self._look()
+        return limit in self._rates
+
+    def in_one_second(self, limit: str, most: int) -> int:
+        """What the client may take in a second, at most ``most``: larger pieces would keep it waiting longer."""
+        self._look()
+        found = self._rates.get(limit)
+        return most if found is None else max(1, min(most, int(found[1])))
+
+    def spend(self, limit: str, amount: float) -> None:
+        """So much was taken, of this stream and of all that share the limit."""
+        self._look()
+        found = self._rates.get(limit)
+        if found is None or not amount:
+            return
+        assert self._quotas is not None
+        now_ms = _ms(self._quotas.clock)
+        found[0].spend(amount, now_ms)
+        self._owe(limit, found[0], now_ms)
+
+    def throttle_ms(self) -> int:
+        """How long the stream takes no further request."""
+        if not self._look() or not self._until_ms:
+            return 0
+        assert self._quotas is not None
+        return max(0, self._until_ms - _ms(self._quotas.clock))
+
+    def wait(self, still_waiting: Callable[[], None] = lambda: None, *, at_most_s: float = LONGEST_WAIT_S) -> None:
+        """Blocks until the stream may take more. ``still_waiting`` is called every `HEARTBEAT_INTERVAL_S`; what it
+        raises ends the wait. Quotas that change end it too."""
+        left_ms = self.throttle_ms()
+        if not left_ms:
+            return
+        assert self._quotas is not None
+        began_ms, because = _ms(self._quotas.clock), self._because
+        end_ms = began_ms + int(at_most_s * 1000)
+        try:
+            while left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock)):
+                if left_ms < 0:
+                    return
+                self._quotas.clock.sleep(min(left_ms / 1000, HEARTBEAT_INTERVAL_S))
+                if left_ms >= HEARTBEAT_INTERVAL_S * 1000:
+                    still_waiting()
+        finally:
+            self._quotas.meters.throttled(because, (_ms(self._quotas.clock) - began_ms) / 1000)
+
+    def _look(self) -> bool:
+        """Takes note of quotas that have changed. Returns whether there are any for this client."""
+        if self._quotas is None:
+            return False
+        table = self._quotas.table()
+        if table is not self._table:
+            self._until_ms = 0
+            known = self._quotas.rates_of(table, self._principal, self._client_id) if table else {}
+            self._rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
+            self._table = table
+            for limit, (rate, _) in self._rates.items():
+                self._owe(limit, rate, _ms(self._quotas.clock))
+        return bool(self._rates)
+
+    def _owe(self, limit: str, rate: RateLimit, now_ms: int) -> None:
+        until_ms = now_ms + rate.wait_ms(now_ms)
+        if until_ms > max(self._until_ms, now_ms):
+            self._until_ms, self._because = until_ms, limit
+
+
+UNLIMITED: Final = Allowance(None)
+"""Of other brokers."""
+
+
+class ProcessorTime:
+    """The processor time of the thread that made it, of which an allowance is told in pieces. That thread's alone."""
+
+    __slots__ = ("_allowance", "_since_s")
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._since_s: float | None = None
+        self.spend()
+
+    def spend(self) -> None:
+        """Spends what the thread has used since the last time."""
+        if not self._allowance.limits(REQUEST_PERCENTAGE):
+            self._since_s = None
+            return
+        now_s = time.thread_time()
+        if self._since_s is not None:
+            self._allowance.spend(REQUEST_PERCENTAGE, (now_s - self._since_s) * 1000)
+        self._since_s = now_s
+
+
+_NO_TABLE: Final = QuotaTable()
+NO_QUOTAS: Final = Quotas(lambda: _NO_TABLE)
+
+
+def _ms(clock: Clock) -> int:
+    return int(clock.now_s() * 1000)
+
+
+def _said(share: Share) -> str:
+    named = (("user", share.user), ("client id", share.client_id))
+    return " with ".join(f"{what} {name!r:.260}" for what, name in named if name is not None)
