@@ -119,14 +119,17 @@ class Quotas:
             return
         client = (principal, client_id)
         with self._lock:
-            found = self.table().find(MAX_CONNECTIONS, principal, client_id)
-            refused = found is not None and self._streams_of(found[0]) >= found[1]
+            table = self.table()
+            found = table.find(MAX_CONNECTIONS, principal, client_id)
+            refused = found is not None and self._streams_of(found[0], table) >= found[1]
             if not refused:
                 self._open[client] += 1
         if refused:
             assert found is not None
             self.meters.throttled(MAX_CONNECTIONS, 0.0)
-            raise TooManyStreamsError(f"{_said(found[0])} may have {found[1]:g} streams open (max_connections)")
+            raise TooManyStreamsError(
+                f"the quota of {_said(found[0])} is max_connections={found[1]:g}, and so many are open"
+            )
         try:
             yield
         finally:
@@ -135,11 +138,15 @@ class Quotas:
                 if not self._open[client]:
                     del self._open[client]
 
-    def _streams_of(self, share: Share) -> int:
+    def _streams_of(self, share: Share, table: QuotaTable) -> int:
+        """Under the lock. Of clients with these names only those to whom no other quota applies."""
         return sum(
             count
             for (user, client_id), count in self._open.items()
-            if share.user in (None, user) and share.client_id in (None, client_id)
+            if share.user in (None, user)
+            and share.client_id in (None, client_id)
+            and (found := table.find(MAX_CONNECTIONS, user, client_id)) is not None
+            and found[0] == share
         )
 
     def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
