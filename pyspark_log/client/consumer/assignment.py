@@ -35,6 +35,7 @@ from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 from pyspark_log.client.reading.rows import RowFilter, topic_predicate
 
 REFRESH_S: Final = 3.0
@@ -72,6 +73,7 @@ class Assignment:
         committer: Committer,
         heartbeats: Heartbeats,
         start_threads: Callable[[], object],
+        meters: ConsumerMeters = NO_CONSUMER_METERS,
     ) -> None:
         """``start_threads`` starts the threads that newly assigned partitions need."""
         self._cluster = cluster
@@ -82,6 +84,7 @@ class Assignment:
         self._committer = committer
         self._heartbeats = heartbeats
         self._start_threads = start_threads
+        self._meters = meters
         self._callbacks = Callbacks()
         self._names: list[str] = []
         self._pattern: re.Pattern[str] | None = None
@@ -272,6 +275,7 @@ class Assignment:
     def forget_parent(self) -> None:
         """In a child after ``os.fork``."""
         self._lock = threading.Lock()
+        self._meters = NO_CONSUMER_METERS
 
     # --- private: the partitions and their callbacks ----------------------------------------------------------
 

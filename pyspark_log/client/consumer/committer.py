@@ -34,6 +34,7 @@ from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 
 TOPIC_IS_GONE: Final = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
 """What a partition's leader says when the topic was deleted, whether it was recreated or not."""
@@ -60,13 +61,20 @@ class Committer:
     """
 
     def __init__(
-        self, cluster: Cluster, settings: ConsumerSettings, *, fetcher: Fetcher, heartbeats: Heartbeats
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        fetcher: Fetcher,
+        heartbeats: Heartbeats,
+        meters: ConsumerMeters = NO_CONSUMER_METERS,
     ) -> None:
         """``heartbeats``: the membership that signs commits. Raises `InvalidGroupIdError`."""
         self._group_id = None if settings.group_id is None else check_group_id(settings.group_id)
         self._cluster = cluster
         self._fetcher = fetcher
         self._heartbeats = heartbeats
+        self._meters = meters
         self._wants_auto_commit = settings.enable_auto_commit
         self._queue = CommitQueue()
         self._lock = threading.RLock()  # held by the commit that is sent; its future's callback may commit in turn
@@ -213,6 +221,7 @@ class Committer:
 
     def forget_parent(self) -> None:
         """In a child after ``os.fork``: what waits is the parent's."""
+        self._meters = NO_CONSUMER_METERS
         self._queue = CommitQueue()
         self._lock = threading.RLock()
 
@@ -243,14 +252,15 @@ class Committer:
 
     def _send(self, next_offsets: Offsets, topic_ids: TopicIds, timeout_s: float | None = None) -> None:
         try:
-            offsets.commit(
-                self._cluster,
-                self.group_id,
-                next_offsets,
-                topic_ids=topic_ids,
-                signature=self._heartbeats.signature(),
-                timeout_s=timeout_s,
-            )
+            with self._meters.committing():
+                offsets.commit(
+                    self._cluster,
+                    self.group_id,
+                    next_offsets,
+                    topic_ids=topic_ids,
+                    signature=self._heartbeats.signature(),
+                    timeout_s=timeout_s,
+                )
         except RetriableError:  # it may have been carried out
             for at in next_offsets:
                 self._committed.pop(at, None)

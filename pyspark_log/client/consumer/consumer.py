@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
@@ -43,7 +43,11 @@ from pyspark_log.client.consumer.delivery import Delivery
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.group_assignment import GroupAssignment
 from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 from pyspark_log.client.records import ConsumedBatch, GroupMetadata, Record, timestamp_ms_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _POLL_BYTES = 8 << 20
 
@@ -62,12 +66,15 @@ class Consumer(forking.Forkable):
         *topics: str,
         bootstrap_servers: str | Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
+        metrics: CollectorRegistry | None = None,
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        """Connects only if ``topics`` are given. Raises `InvalidConfigError`, and as `subscribe`."""
+        """Connects only if ``topics`` are given. ``metrics``: see `Producer`. Raises `InvalidConfigError`, and as
+        `subscribe`."""
         self._settings: ConsumerSettings = resolve(
             "consumer", config, {"bootstrap_servers": bootstrap_servers, **settings}
         )
+        self._meters = _meters_of(metrics, self._settings.client_id)
         self._cluster = Cluster.from_settings(self._settings)
         self._fetcher = Fetcher(
             self._cluster,
@@ -75,14 +82,18 @@ class Consumer(forking.Forkable):
             max_wait_ms=self._settings.fetch_max_wait_ms,
             on_stale=self._request_metadata,
             isolation_level=ISOLATION_LEVELS[self._settings.isolation_level],
+            meters=self._meters,
         )
+        self._meters.watch(self._fetcher.max_lag_records)
         self._heartbeats = Heartbeats(
             self._cluster,
             stay_of(self._settings),
             on_news=self._fetcher.wake_caller,
             on_failure=self._fetcher.thread_ended,
         )
-        self._committer = Committer(self._cluster, self._settings, fetcher=self._fetcher, heartbeats=self._heartbeats)
+        self._committer = Committer(
+            self._cluster, self._settings, fetcher=self._fetcher, heartbeats=self._heartbeats, meters=self._meters
+        )
         self._assignment = (GroupAssignment if self._committer.has_group else Assignment)(
             self._cluster,
             self._settings,
@@ -90,6 +101,7 @@ class Consumer(forking.Forkable):
             committer=self._committer,
             heartbeats=self._heartbeats,
             start_threads=self._start_threads,
+            meters=self._meters,
         )
         self._delivery = Delivery(
             self._cluster,
@@ -98,6 +110,7 @@ class Consumer(forking.Forkable):
             committer=self._committer,
             heartbeats=self._heartbeats,
             assignment=self._assignment,
+            meters=self._meters,
         )
         self._background: Background | None = None
         self._is_closed = False
@@ -341,13 +354,15 @@ class Consumer(forking.Forkable):
         """See `forking`: the child continues from the same positions, independently of the parent.
 
         The parent stays the member of its group: in the child nothing is subscribed to until it subscribes as another
-        member.
+        member. The counts are the parent's.
         """
         self._background = None
+        self._meters = NO_CONSUMER_METERS
         self._heartbeats.forget_parent()
         self._committer.forget_parent()
         self._assignment.forget_parent()
         self._fetcher.forget_parent()
+        self._delivery.forget_parent()
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -360,6 +375,7 @@ class Consumer(forking.Forkable):
         finally:
             self._is_ended = True
             self._cluster.close()
+            self._meters.closed()
             forking.unregister(self)
 
     def _end_threads(self, *, is_done: bool, loop_counts: bool) -> None:
@@ -409,6 +425,7 @@ class Consumer(forking.Forkable):
         self._check_open()
         if not self._assignment.is_in_use:
             raise ClientStateError("nothing is subscribed to: call subscribe or assign first")
+        self._meters.polled()
         self._start_threads()
         if max_records < 1:
             raise InvalidRequestError(f"max_records={max_records}: must be at least 1")
@@ -446,6 +463,14 @@ class Consumer(forking.Forkable):
                 f"commit takes a record, a batch, or next offsets by partition, not {type(what).__name__}"
             )
         return {_tp(at): offsets.check_offset(_tp(at), offset) for at, offset in what.items()}
+
+
+def _meters_of(registry: CollectorRegistry | None, client_id: str) -> ConsumerMeters:
+    if registry is None:
+        return NO_CONSUMER_METERS
+    from pyspark_log.client.metrics.counts import ConsumerCounts  # only here is prometheus_client needed
+
+    return ConsumerCounts(registry, client_id)
 
 
 def _tp(at: TopicPartition | tuple[str, int]) -> TopicPartition:

@@ -40,6 +40,7 @@ from pyspark_log.client.consumer.committer import TOPIC_IS_GONE, Committer
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 from pyspark_log.client.python_values import python_values
 from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 
@@ -66,6 +67,7 @@ class Delivery:
         committer: Committer,
         heartbeats: Heartbeats,
         assignment: Assignment,
+        meters: ConsumerMeters = NO_CONSUMER_METERS,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -73,6 +75,7 @@ class Delivery:
         self._committer = committer
         self._heartbeats = heartbeats
         self._assignment = assignment
+        self._meters = meters
         self._was_woken = False
         self._next_index = 0  # of the partition that is asked first, among those assigned
         self._deferred_error: Exception | None = None  # for the next call
@@ -188,6 +191,10 @@ class Delivery:
             self._was_woken = True
             self._fetcher.condition.notify_all()
 
+    def forget_parent(self) -> None:
+        """In a child after ``os.fork``: nothing is counted."""
+        self._meters = NO_CONSUMER_METERS
+
     # --- private ----------------------------------------------------------------------------------------------
 
     def _next(self, deadline: Deadline, max_rows: int | None, *, is_first: bool = True) -> ConsumedBatch | None:
@@ -262,6 +269,7 @@ class Delivery:
             if not batches:
                 state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
+        self._meters.decoded(state.at.topic, batches, fetched.buffer.size)
 
     def _deliver(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
         batch = state.batches.popleft()

@@ -42,6 +42,8 @@ from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
+from pyspark_log.client.throttling import StreamThrottle
 
 _RESPONSE_BYTES = 8 << 20  # small enough that decoding one overlaps with fetching the next
 _MORE_WAIT_MS = 50  # that a request waits for data while there are partitions that it has no room for
@@ -77,11 +79,13 @@ class Fetcher:
         max_wait_ms: int,
         on_stale: Callable[[], object],
         isolation_level: int = READ_COMMITTED,
+        meters: ConsumerMeters = NO_CONSUMER_METERS,
     ) -> None:
         """``on_stale`` is called, under the lock, when what is known of leaders turns out to be out of date."""
         self.condition = threading.Condition()
         self.states: dict[TopicPartition, PartitionState] = {}
         self.isolation_level = isolation_level
+        self.meters = meters
         self._cluster = cluster
         self._max_bytes = max_bytes
         self._max_wait_ms = max_wait_ms
@@ -216,6 +220,13 @@ class Fetcher:
             with self.condition:
                 self._on_stale()
 
+    def max_lag_records(self) -> int | None:
+        """Of the partition that is furthest behind its end, as last answered; None: that is not known of any. Any
+        thread."""
+        with self.condition:
+            known = [state for state in self.states.values() if state.end_offset >= 0]
+            return max((max(0, state.end_offset - state.position) for state in known), default=None)
+
     def stop(self) -> None:
         """Ends threads and sessions. Blocks a bounded time."""
         with self.condition:
@@ -232,7 +243,8 @@ class Fetcher:
                 self._drop_fetched(state)
 
     def forget_parent(self) -> None:
-        """In a child after ``os.fork``: no threads, an empty buffer, the same positions."""
+        """In a child after ``os.fork``: no threads, an empty buffer, the same positions, nothing counted."""
+        self.meters = NO_CONSUMER_METERS
         self.condition = threading.Condition()
         self._threads = {}
         self._defect = None
@@ -429,6 +441,7 @@ class _BrokerThread:
         self._cluster = cluster
         self._broker_id = broker_id
         self._session: FetchExchange | None = None
+        self._throttle: StreamThrottle | None = None  # the session's
         self._is_fetching = False
         self._was_nudged = False
         self._request_id = 0
@@ -474,7 +487,11 @@ class _BrokerThread:
                 self._request_id += 1
                 if self._was_nudged or self.worker.is_stopping:
                     return
-                fetched = session.fetch(self._fetcher.request(self._request_id, partitions, asked))
+                request = self._fetcher.request(self._request_id, partitions, asked)
+                with self._fetcher.meters.fetching():
+                    fetched = session.fetch(request)
+                if self._throttle is not None:
+                    self._throttle.note(fetched.response.throttle_ms)
             elif self._session is not None:
                 self._session.fetch(FetchRequest(request_id=-1, heartbeat=True))
                 return
@@ -508,6 +525,8 @@ class _BrokerThread:
                 FetchHello(client_id=self._fetcher.client_id),
                 access=self._cluster.access,
             )
+            meters = self._fetcher.meters
+            self._throttle = StreamThrottle("fetch", self._broker_id, self._fetcher.client_id, meters.throttled)
         return self._session
 
     def _drop_session(self) -> None:

@@ -31,6 +31,7 @@ from pyspark_log.client.consumer.committer import Committer
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import TargetAssignment
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 
 SETTLE_LIMIT_S: Final = 10.0
 """How long a subscription waits for partitions that other members still have to release."""
@@ -54,6 +55,7 @@ class GroupAssignment(Assignment):
         committer: Committer,
         heartbeats: Heartbeats,
         start_threads: Callable[[], object],
+        meters: ConsumerMeters = NO_CONSUMER_METERS,
         clock: Clock = CLOCK,
     ) -> None:
         super().__init__(
@@ -63,6 +65,7 @@ class GroupAssignment(Assignment):
             committer=committer,
             heartbeats=heartbeats,
             start_threads=start_threads,
+            meters=meters,
         )
         self._clock = clock
         self._known: set[tuple[bytes, int]] = set()  # partitions, by topic id, that existed when it subscribed
@@ -143,6 +146,7 @@ class GroupAssignment(Assignment):
     def _carry_out(self, target: TargetAssignment) -> None:
         wanted = {granted.at: granted.topic_id for granted in sorted(target.partitions)}
         revoked = [at for at, state in self.states.items() if wanted.get(at) != state.topic.topic_id]
+        self._meters.rebalanced()
         event(
             _logger,
             "change assignment",

@@ -33,6 +33,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.transactions import TransactionIdentity
 from broker_runtime.contract.waiting import Deadline
+from pyspark_log.client.meters import NO_PRODUCER_METERS, ProducerMeters
 from pyspark_log.client.producer.batch_builder import BatchBuilder
 from pyspark_log.client.producer.delivery import Delivery, wait_for
 from pyspark_log.client.producer.partition_queue import NO_LEADER, Outbox, PartitionQueue, ProducerBatch
@@ -55,6 +56,7 @@ class Accumulator:
         delivery_timeout_s: float,
         is_idempotent: bool = False,
         transactions: TransactionalNumbering | None = None,
+        meters: ProducerMeters = NO_PRODUCER_METERS,
     ) -> None:
         """``transactions``: of a transactional producer."""
         self.lock = threading.Lock()
@@ -68,6 +70,11 @@ class Accumulator:
         self._reporting: dict[Delivery, int] = {}  # whose callbacks are being run → by which thread
         self._has_reported = threading.Condition(self.lock)
         self._first_error: PylogError | None = None
+        self._meters = meters
+
+    def buffered_bytes(self) -> int:
+        """The bytes of ``buffer.memory`` that are taken. Any thread, without the lock."""
+        return self._memory.used_bytes
 
     # --- batches are filled -----------------------------------------------------------------------------------
 
@@ -106,7 +113,7 @@ class Accumulator:
             size = min(frame.size, self._memory.total_bytes)
             self._reserve(size)
             self._seal(queue)
-            batch = self._sealed_batch(queue, delivery, size)
+            batch = self._sealed_batch(queue, delivery, size, time.monotonic())
             batch.frame = frame
             self._unfinished[delivery] = batch
             queue.sealed.append(batch)
@@ -193,13 +200,16 @@ class Accumulator:
         self.finish(batch, error=error)
 
     def retry(
-        self, batches: Iterable[ProducerBatch], reason: PylogError | None = None, *, is_doubtful: bool = False
+        self, batches: Collection[ProducerBatch], reason: PylogError | None = None, *, is_doubtful: bool = False
     ) -> None:
         """These batches came back unacknowledged: they are sent again, in order, after a pause.
 
         All that came back together are passed in one call. ``reason`` becomes part of the error if the batches expire
-        before a later attempt succeeds. ``is_doubtful``: they may be in the log.
+        before a later attempt succeeds; None: they were not sent at all. ``is_doubtful``: they may be in the log.
         """
+        if reason is not None:
+            for batch in batches:
+                self._meters.retried(batch.queue.topic, batch.delivery.count)
         with self.lock:
             queues = []
             for batch in batches:
@@ -244,6 +254,7 @@ class Accumulator:
                 if self.numbering is not None:
                     self.numbering.failed(error)
         try:
+            self._count(batch, error)
             delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
         finally:
             with self.lock:
@@ -403,6 +414,14 @@ class Accumulator:
             for outbox in self._outboxes.values():
                 outbox.wake.notify_all()
 
+    def _count(self, batch: ProducerBatch, error: PylogError | None) -> None:
+        topic, records = batch.queue.topic, batch.delivery.count
+        if error is not None:
+            self._meters.failed(topic, error, records)
+            return
+        size_bytes = 0 if batch.frame is None else batch.frame.size
+        self._meters.acknowledged(topic, records=records, size_bytes=size_bytes, began_s=batch.began_s)
+
     def _fail(self, failed: Iterable[tuple[ProducerBatch, PylogError]]) -> None:
         for batch, error in failed:
             self.finish(batch, error=error)
@@ -435,7 +454,7 @@ class Accumulator:
             return None
         delivery.count = len(queue.values)
         delivery.timestamps = queue.timestamps
-        batch = self._sealed_batch(queue, delivery, queue.granted_bytes)
+        batch = self._sealed_batch(queue, delivery, queue.granted_bytes, queue.opened_s)
         batch.builder = BatchBuilder(delivery, queue.schema, queue.values, queue.keys, queue.timestamps, queue.headers)
         batch.is_being_encoded = is_being_encoded
         self._unfinished[delivery] = batch
@@ -447,10 +466,11 @@ class Accumulator:
             self._mark_ready(queue)
         return batch
 
-    def _sealed_batch(self, queue: PartitionQueue, delivery: Delivery, reserved_bytes: int) -> ProducerBatch:
-        return ProducerBatch(
-            queue, delivery, next(self._serials), reserved_bytes, time.monotonic() + self._delivery_timeout_s
-        )
+    def _sealed_batch(
+        self, queue: PartitionQueue, delivery: Delivery, reserved_bytes: int, began_s: float
+    ) -> ProducerBatch:
+        deadline_s = time.monotonic() + self._delivery_timeout_s
+        return ProducerBatch(queue, delivery, next(self._serials), reserved_bytes, deadline_s, began_s)
 
     def _give_up_id(self, queues: Iterable[PartitionQueue]) -> None:
         if self.numbering is not None and any(queue.sequence.producer_id >= 0 for queue in queues):
@@ -542,6 +562,11 @@ class BufferMemory:
         self._freed = threading.Condition(lock)
         self._free_bytes = total_bytes
         self._max_block_s = max_block_s
+
+    @property
+    def used_bytes(self) -> int:
+        """What is taken."""
+        return self.total_bytes - self._free_bytes
 
     def reserve(self, size: int, make_room: Callable[[], int]) -> None:
         """Takes ``size`` bytes; releases the lock while it waits for them.

@@ -37,9 +37,11 @@ from broker_runtime.contract.security import UNPROTECTED, Access
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
 from broker_runtime.contract.waiting import Backoff, Worker
+from pyspark_log.client.meters import NO_PRODUCER_METERS, ProducerMeters
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.partition_queue import NO_LEADER, ProducerBatch
 from pyspark_log.client.producer.produce_stream import ProduceStream
+from pyspark_log.client.throttling import StreamThrottle
 
 _JOIN_LIMIT_S = 12.0  # a thread that is blocked on a stopped broker is freed by keepalive within 8 s
 _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer sends something each interval
@@ -71,6 +73,7 @@ class BrokerSender:
         request_timeout_ms: int,
         codec: str,
         access: Access = UNPROTECTED,
+        meters: ProducerMeters = NO_PRODUCER_METERS,
     ) -> None:
         """``stale`` is called with a batch whose partition seems to have another leader: new metadata is needed.
         ``on_defect`` is called with a defect that ended a thread."""
@@ -84,6 +87,7 @@ class BrokerSender:
         self._timeout_ms = request_timeout_ms
         self._codec = codec
         self._access = access
+        self._meters = meters
         self._lock = threading.Lock()
         self._stream: ProduceStream | None = None
         self._unanswered: deque[tuple[int, ProducerBatch]] = deque()
@@ -220,8 +224,10 @@ class BrokerSender:
         return stream
 
     def _may_start_reader(self, stream: ProduceStream) -> bool:
+        throttle = StreamThrottle("produce", self.broker_id, self._client_id, self._meters.throttled)
+
         def step() -> None:
-            if not self._read(stream):
+            if not self._read(stream, throttle):
                 reader.stop()
 
         reader = Worker(f"pylog-acks-{self.broker_id}", step, on_defect=self._on_defect)
@@ -242,13 +248,14 @@ class BrokerSender:
 
     # --- the reading thread -----------------------------------------------------------------------------------
 
-    def _read(self, stream: ProduceStream) -> bool:
+    def _read(self, stream: ProduceStream, throttle: StreamThrottle) -> bool:
         """Reads an answer and settles its batch; False: the stream has ended."""
         failure: PylogError | None = None
         try:
             response = stream.read()
             if response is not None:
                 self._backoff.reset()
+                throttle.note(response.throttle_ms)
                 self._settle(response)
                 return True
         except PylogError as error:

@@ -38,6 +38,7 @@ class ProducerBatch:
     serial: int  # rises in the order in which batches are sealed
     reserved_bytes: int
     deadline_s: float
+    began_s: float  # when its first record was sent
     builder: BatchBuilder | None = None
     frame: pa.Buffer | None = None
     is_being_encoded: bool = False

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import repeat, starmap
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
@@ -37,6 +37,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import ProducerKeywords, ProducerSettings, resolve
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.meters import NO_PRODUCER_METERS, ProducerMeters
 from pyspark_log.client.producer.accumulator import Accumulator, TransactionalNumbering
 from pyspark_log.client.producer.batch_builder import RECORD_OVERHEAD_BYTES, Headers, headers_bytes
 from pyspark_log.client.producer.delivery import BatchFuture, Delivery, OnDelivery, RecordFuture, wait_for
@@ -47,6 +48,9 @@ from pyspark_log.client.producer.sender import Sender
 from pyspark_log.client.producer.topic_queues import TopicQueues
 from pyspark_log.client.producer.transactions import TransactionManager, TransactionState
 from pyspark_log.client.records import GroupMetadata, timestamp_ms_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _CLOSE_LIMIT_S = 30.0
 _FUTURE_LIMIT_MS = 3_600_000
@@ -64,12 +68,18 @@ class Producer(forking.Forkable):
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         config: Mapping[str, Any] | None = None,
+        metrics: CollectorRegistry | None = None,
         **settings: Unpack[ProducerKeywords],
     ) -> None:
-        """Raises `InvalidConfigError` for unknown or wrong settings."""
+        """``metrics``: a registry of ``prometheus_client`` in which the producer counts what it does; several clients
+        may share one. None: it counts nothing. Nor does the child's after ``os.fork``: the registry is the parent's.
+
+        Raises `InvalidConfigError` for unknown or wrong settings.
+        """
         self._settings: ProducerSettings = resolve(
             "producer", config, {"bootstrap_servers": bootstrap_servers, **settings}
         )
+        self._meters = _meters_of(metrics, self._settings.client_id)
         self._is_closed = False
         self._start()
         forking.register(self)
@@ -93,13 +103,19 @@ class Producer(forking.Forkable):
             delivery_timeout_s=self._settings.delivery_timeout_ms / 1000,
             is_idempotent=self._settings.enable_idempotence,
             transactions=numbering,
+            meters=self._meters,
         )
+        self._meters.watch(self._accumulator.buffered_bytes)
         self._lock = self._accumulator.lock
         self._acquired = starmap(self._lock.acquire, repeat(()))  # each step acquires the lock
         plain_topics: dict[str, TopicQueues | None] = {}
         self._plain_topics = plain_topics  # whose records may take the fast path of `send`; None: they may not
         self._sender = Sender(
-            self._cluster, self._accumulator, self._settings, on_forget=lambda name: plain_topics.pop(name, None)
+            self._cluster,
+            self._accumulator,
+            self._settings,
+            on_forget=lambda name: plain_topics.pop(name, None),
+            meters=self._meters,
         )
 
     # --- sending ----------------------------------------------------------------------------------------------
@@ -360,6 +376,7 @@ class Producer(forking.Forkable):
         self._sender.stop()
         self._accumulator.abandon_all(ClosedError("the producer was closed before the record was acknowledged"))
         self._cluster.close()
+        self._meters.closed()
         forking.unregister(self)
 
     def __enter__(self) -> Producer:
@@ -376,7 +393,8 @@ class Producer(forking.Forkable):
             error.add_note(f"the producer also failed to deliver: {delivery_error}")
 
     def _after_fork_in_child(self) -> None:
-        """See `forking`: starts again, empty."""
+        """See `forking`: starts again, empty. The counts are the parent's."""
+        self._meters = NO_PRODUCER_METERS
         if not self._is_closed:
             self._start()
 
@@ -496,6 +514,14 @@ class Producer(forking.Forkable):
             if queues.is_given_up:  # just now: before this, or it is taken out after this
                 self._plain_topics.pop(topic, None)
         return queues
+
+
+def _meters_of(registry: CollectorRegistry | None, client_id: str) -> ProducerMeters:
+    if registry is None:
+        return NO_PRODUCER_METERS
+    from pyspark_log.client.metrics.counts import ProducerCounts  # only here is prometheus_client needed
+
+    return ProducerCounts(registry, client_id)
 
 
 def _value_bytes(topic: str, value: Any) -> bytes | None:

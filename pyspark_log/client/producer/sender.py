@@ -27,6 +27,7 @@ from broker_runtime.contract.settings import ProducerSettings
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.meters import NO_PRODUCER_METERS, ProducerMeters
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.broker_sender import BrokerSender
 from pyspark_log.client.producer.partition_queue import NO_LEADER, ProducerBatch
@@ -50,9 +51,11 @@ class Sender:
         settings: ProducerSettings,
         *,
         on_forget: Callable[[str], object],
+        meters: ProducerMeters = NO_PRODUCER_METERS,
     ) -> None:
         """``on_forget`` is called with the name of each topic that is gone: its queues must not be used any more."""
         self._on_forget = on_forget
+        self._meters = meters
         self._cluster = cluster
         self._accumulator = accumulator
         self._settings = settings
@@ -311,6 +314,7 @@ class Sender:
                     acks=_ACKS[self._settings.acks],
                     request_timeout_ms=self._settings.request_timeout_ms,
                     codec=self._settings.compression_type,
+                    meters=self._meters,
                 )
                 if broker_sender.may_start():
                     self._broker_senders[leader] = broker_sender

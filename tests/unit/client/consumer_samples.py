@@ -37,6 +37,7 @@ from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.group_assignment import GroupAssignment
 from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.meters import NO_CONSUMER_METERS, ConsumerMeters
 from pyspark_log.client.records import ConsumedBatch
 
 
@@ -218,21 +219,22 @@ class PartsClock(Clock):
 class Parts:
     """The parts of one consumer."""
 
-    def __init__(self, cluster: MemoryCluster, **settings: Any) -> None:
+    def __init__(self, cluster: MemoryCluster, *, meters: ConsumerMeters = NO_CONSUMER_METERS, **settings: Any) -> None:
         anything: Any = cluster
         resolved = resolve("consumer", None, settings)
         self.cluster = cluster
-        self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+        self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None, meters=meters)
         self.fetcher.start_threads = lambda: None  # type: ignore[method-assign]
         self.now_s = 0.0
         self.heartbeats = SteppedHeartbeats(
             anything, stay_of(resolved), on_news=lambda: None, on_failure=lambda _: None, clock=lambda: self.now_s
         )
-        self.committer = Committer(anything, resolved, fetcher=self.fetcher, heartbeats=self.heartbeats)
+        self.committer = Committer(anything, resolved, fetcher=self.fetcher, heartbeats=self.heartbeats, meters=meters)
         parts: dict[str, Any] = {
             "fetcher": self.fetcher,
             "committer": self.committer,
             "heartbeats": self.heartbeats,
+            "meters": meters,
         }
         self.assignment: Assignment
         if self.committer.has_group:

@@ -35,7 +35,7 @@ def partition() -> PartitionQueue:
 def batch(queue: PartitionQueue, serial: int, count: int = 2) -> ProducerBatch:
     delivery = Delivery("t", 0, base_timestamp_ms=0)
     delivery.count = count
-    return ProducerBatch(queue, delivery, serial, 0, 0.0)
+    return ProducerBatch(queue, delivery, serial, 0, 0.0, 0.0)
 
 
 def numbered(producer: Producer, queue: PartitionQueue, *serials: int) -> list[ProducerBatch]:

@@ -1,0 +1,114 @@
+"""THE list of clients' metrics: each is defined once, here. The guide's table is this one, as a test makes sure.
+
+Rule: names follow Prometheus: base units, and ``_total`` is added to what only grows. Each label has a bounded number
+of values: the clients' own ids, the topics that they have used, and codes of errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+PREFIX: Final = "pylog_"
+_TIMES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric. ``name``: without `PREFIX`, and a counter's without ``_total``. ``labels``: besides ``client_id``.
+    ``kafka``: what Kafka's clients call it; empty where they have nothing like it."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    kafka: str
+
+    @property
+    def series(self) -> str:
+        """The name as Prometheus stores it; of a histogram the part that its series have in common."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The labels in their order."""
+        return ("client_id", *self.labels)
+
+    @property
+    def text(self) -> str:
+        """The help as a scrape shows it."""
+        return f"{self.help} Kafka: {self.kafka or 'none'}."
+
+
+def _all(*definitions: Definition) -> dict[str, Definition]:
+    found = {each.name: each for each in definitions}
+    assert len(found) == len(definitions), "a metric is defined twice"
+    return found
+
+
+# A definition reads as a row, so it is not laid out by the formatter.
+# fmt: off
+METRICS: Final[Mapping[str, Definition]] = _all(
+    Definition("producer_records", "counter", ("topic",),
+        "Records that were acknowledged (acks=0: written).", "record-send-total"),
+    Definition("producer_bytes", "counter", ("topic",), "Bytes of their batches, as sent.", "byte-total"),
+    Definition("producer_batches", "counter", ("topic",),
+        "Their batches.", "batch-size-avg is bytes by batches, records-per-request-avg records by batches"),
+    Definition("producer_acknowledgement_seconds", "histogram", (),
+        "Of a batch: from the sending of its first record to the acknowledgement, linger.ms included.",
+        "record-queue-time-avg and request-latency-avg together"),
+    Definition("producer_record_errors", "counter", ("topic", "code"),
+        "Records that were taken and have failed for good.", "record-error-total"),
+    Definition("producer_record_retries", "counter", ("topic",),
+        "Records of batches that came back unacknowledged, to be sent again.", "record-retry-total"),
+    Definition("producer_buffer_bytes", "gauge", (),
+        "Bytes of buffer.memory that hold what is not acknowledged yet.",
+        "buffer-total-bytes less buffer-available-bytes"),
+    Definition("producer_throttle_seconds", "counter", (),
+        "How long brokers took nothing of a stream, because the client was over a quota.", "produce-throttle-time-avg"),
+    Definition("consumer_records", "counter", ("topic",),
+        "Records that were fetched and decoded for the caller.", "records-consumed-total"),
+    Definition("consumer_bytes", "counter", ("topic",), "Bytes of the frames that were fetched for it.",
+        "bytes-consumed-total"),
+    Definition("consumer_fetch_seconds", "histogram", (),
+        "From a fetch request to its answer, the broker's wait for records and for quotas included.",
+        "fetch-latency-avg"),
+    Definition("consumer_max_lag_records", "gauge", (),
+        "Offsets between the position and the end, as last answered, of the partition with most of them.",
+        "records-lag-max"),
+    Definition("consumer_polls", "counter", (), "How often the caller asked for records.",
+        "time-between-poll-avg is the time by polls"),
+    Definition("consumer_rebalances", "counter", (), "How often the group gave the member another share.",
+        "rebalance-total"),
+    Definition("consumer_commit_seconds", "histogram", (), "From a commit to its answer, refusals included.",
+        "commit-latency-avg, commit-total"),
+    Definition("consumer_commit_errors", "counter", ("code",), "Commits that failed.", ""),
+    Definition("consumer_throttle_seconds", "counter", (),
+        "How long brokers answered nothing on a stream, because the client was over a quota.",
+        "fetch-throttle-time-avg"),
+)
+# fmt: on
+
+
+def counter(registry: CollectorRegistry, defined: Definition) -> Counter:
+    """The counter, registered."""
+    return Counter(PREFIX + defined.name, defined.text, defined.all_labels, registry=registry)
+
+
+def histogram(registry: CollectorRegistry, defined: Definition) -> Histogram:
+    """The histogram, registered; all are of times."""
+    return Histogram(PREFIX + defined.name, defined.text, defined.all_labels, registry=registry, buckets=_TIMES_S)
+
+
+def gauge(defined: Definition, values: Mapping[str, float]) -> GaugeMetricFamily:
+    """The gauge, with a value for each client id."""
+    family = GaugeMetricFamily(PREFIX + defined.name, defined.text, labels=defined.all_labels)
+    for client_id, value in values.items():
+        family.add_metric((client_id,), float(value))
+    return family
