@@ -10,6 +10,8 @@ import os
 import sys
 import warnings
 
+from prometheus_client import CollectorRegistry
+
 from pyspark_log import Admin, Consumer, Producer
 from tests.waiting import SOON_S, comes_true, take
 
@@ -19,12 +21,18 @@ _CHILD_LIMIT_S = 60
 def main(topic: str) -> None:
     """With live clients in the parent, the child can use those and new ones; the parent loses nothing."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: that is what is tested
-    with Admin() as admin, Producer() as producer, Consumer(topic, auto_offset_reset="earliest") as consumer:
+    registry = CollectorRegistry()
+    with (
+        Admin() as admin,
+        Producer(metrics=registry) as producer,
+        Consumer(topic, auto_offset_reset="earliest", metrics=registry) as consumer,
+    ):
         for n in range(20):
             producer.send(topic, b"before %d" % n)
         producer.flush(20)
         first = consumer.poll(20, max_records=5)
         producer.send(topic, b"open when it forked")
+        counted = _counted(registry, topic)
         child = os.fork()
         if child == 0:
             code = 1
@@ -34,6 +42,7 @@ def main(topic: str) -> None:
                 with Producer() as own:
                     own.send(topic, b"from the child's own").result(20)
                 seen = [r.value for r in consumer.poll(20)]
+                assert _counted(registry, topic) == counted, "the counts are the parent's"
                 if admin.list_topics() and seen[0] == b"before %d" % len(first):
                     code = 0
             finally:
@@ -42,8 +51,16 @@ def main(topic: str) -> None:
         assert _exit_code(child) == 0
         seen = [r.value for r in first]
         seen += [r.value for r in take(consumer, 24 - len(seen), SOON_S)]
+        assert _counted(registry, topic) == (22, 24), "from the child are 2"
     assert seen[:20] == [b"before %d" % n for n in range(20)]
     assert sorted(seen[20:]) == sorted([b"open when it forked", b"from the child", b"from the child's own", b"after"])
+
+
+def _counted(registry: CollectorRegistry, topic: str) -> tuple[float | None, float | None]:
+    """Records that were sent, and read."""
+    labels = {"client_id": "pylog", "topic": topic}
+    sent, read = (registry.get_sample_value(f"pylog_{kind}_records_total", labels) for kind in ("producer", "consumer"))
+    return sent, read
 
 
 def _exit_code(child: int) -> int:
