@@ -37,13 +37,19 @@ def fill(cluster: Any, topic: str, batch: pa.RecordBatch, *, rows: int, partitio
 
 
 def megabytes_per_s(
-    cluster: Any, topic: str, batch: pa.RecordBatch, count: int, *, prepare: Callable[[], object] = lambda: None
+    cluster: Any,
+    topic: str,
+    batch: pa.RecordBatch,
+    count: int,
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    **settings: Any,
 ) -> float:
     """Megabytes per second of ``count`` copies of ``batch`` into a producer, until all are acknowledged. ``prepare`` is
-    called when the first one is, which does not count."""
+    called when the first one is, which does not count. ``settings``: the producer's."""
     from pyspark_log import Producer
 
-    with Producer(cluster.bootstrap_servers) as producer:
+    with Producer(cluster.bootstrap_servers, **settings) as producer:
         producer.send_batch(topic, batch)
         producer.flush(timeout=60)
         prepare()
@@ -71,11 +77,11 @@ def rows_per_batch(cluster: Any, topic: str) -> int:
     return int(statistics.median(sizes))
 
 
-def earliest_consumer(cluster: Any, *topics: str) -> Any:
+def earliest_consumer(cluster: Any, *topics: str, **settings: Any) -> Any:
     """A consumer without a group that begins at the first record."""
     from pyspark_log import Consumer
 
-    return Consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest")
+    return Consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", **settings)
 
 
 def poll_rows(consumer: Any, rows: int) -> int:
