@@ -61,7 +61,7 @@ def run(workspace: Workspace) -> Iterator[Figure]:
         yield from _of_clients(workspace, silent, theirs)
 
     yield _of_one_produce()
-    yield _of_one_batch()
+    yield from _of_one_batch_and_one_fetch()
 
 
 def _of_clients(workspace: Workspace, cluster: Any, admin: Any) -> Iterator[Figure]:
@@ -127,18 +127,27 @@ def _of_one_produce() -> Figure:
     return _cost_us("what counting costs one produce request", all_of_it)
 
 
-def _of_one_batch() -> Figure:
-    """All that a producer counts for one batch, likewise."""
+def _of_one_batch_and_one_fetch() -> Iterator[Figure]:
+    """All that clients count for one batch that is sent, and for one that is fetched, likewise."""
     from prometheus_client import CollectorRegistry, disable_created_metrics
 
-    from pyspark_log.client.metrics.counts import ProducerCounts
+    from pyspark_log.client.metrics.counts import ConsumerCounts, ProducerCounts
 
     disable_created_metrics()
-    counts = ProducerCounts(CollectorRegistry(), "bench")
-    return _cost_us(
+    registry = CollectorRegistry()
+    producer, consumer = ProducerCounts(registry, "bench"), ConsumerCounts(registry, "bench")
+    batches = [b"records"]
+
+    def fetch() -> None:
+        with consumer.fetching():
+            pass
+        consumer.decoded("t", batches, 100)
+
+    yield _cost_us(
         "what counting costs one batch of a producer's",
-        lambda: counts.acknowledged("t", records=1, size_bytes=100, began_s=0.0),
+        lambda: producer.acknowledged("t", records=1, size_bytes=100, began_s=0.0),
     )
+    yield _cost_us("what counting costs one fetch of a consumer's", fetch)
 
 
 def _cost_us(name: str, once: Callable[[], None]) -> Figure:

@@ -41,7 +41,8 @@ class _Watched:
 
 
 class _Families:
-    """The metrics of one registry's clients. Invariant: it lives as long as the registry, and the registry as long."""
+    """The metrics of one registry's clients. Invariant: it refers to its registry, and the registry to it, so neither
+    outlives the other."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         kinds = {name: each.kind for name, each in METRICS.items()}
