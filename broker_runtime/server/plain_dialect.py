@@ -70,7 +70,6 @@ class PlainDialect:
         timer = ProcessorTime(stream.allowance)
         while True:
             timer.spend()
-            stream.allowance.wait()
             with stream.reading:
                 chunk = read_chunk(reader)
             if chunk is None:
@@ -78,6 +77,7 @@ class PlainDialect:
             try:
                 if chunk.data is None:
                     continue
+                stream.allowance.wait()
                 stream.allowance.spend(PRODUCER_BYTE_RATE, chunk.data.get_total_buffer_size())
                 result = self._service.put(caller, topic, partition, validated(chunk.data))
             finally:

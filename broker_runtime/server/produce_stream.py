@@ -85,7 +85,6 @@ class ProduceStream:
                     self._stream.took(chunk)  # only now: until here the broker held it
                 del chunk
                 timer.spend()
-                self._stream.allowance.wait(self._show_alive)
                 asked_s = time.monotonic()
         finally:
             self._pending.put(None)
@@ -108,6 +107,8 @@ class ProduceStream:
         if request.heartbeat:
             self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
             return
+        # Only now, so that the end of the stream is seen at once, and heartbeats are answered.
+        self._stream.allowance.wait(self._show_alive)
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
         self._stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)
@@ -140,7 +141,7 @@ class ProduceStream:
         self._pending.put(pending)
 
     def _show_alive(self) -> None:
-        """While nothing is read from a client that is over its quota. Raises `PeerGoneError`."""
+        """While a request of a client over its quota is held back. Raises `PeerGoneError`."""
         if self._is_peer_gone:
             raise PeerGoneError("it left while it was held back")
         self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
