@@ -107,20 +107,21 @@ def test_answers_say_how_long_and_others_are_not_slowed(
 ) -> None:
     """The broker shows that it is alive meanwhile, and what was sent is acknowledged before the wait."""
     limit(cluster, admin, QuotaEntity(client_id=greedy), producer_byte_rate=RATE)
-    frames = frame_of(RATE * 2)
+    frames = frame_of(RATE * 3)
     with (
         streams.ProduceStream(client, ProduceHello(client_id=greedy)) as over,
         streams.ProduceStream(client, ProduceHello(client_id="modest")) as modest,
     ):
         first = over.produce(frames, topic=topic)
         assert first.error is None
-        assert 800 <= first.throttle_ms <= 1_500
+        assert 1_500 <= first.throttle_ms <= 2_500
         over.send(frames, topic=topic)
         assert modest.produce(frames, topic=topic).throttle_ms == 0
         second = over.answer()
         assert second.error is None
         assert second.base_offset in (1, 2)
         assert second.throttle_ms > first.throttle_ms
+        assert over.heartbeats, "otherwise it would take the broker for dead"
         answered = time.monotonic()
     # Whoever comes back in another stream still owes.
     with streams.ProduceStream(client, ProduceHello(client_id=greedy)) as again:
@@ -273,3 +274,19 @@ def test_quotas_of_a_user_count_for_all_its_clients_and_outlive_the_broker(
         streams.ProduceStream(client, ProduceHello(client_id=entity.client_id or "")) as stream,
     ):
         assert stream.produce(frame_of(2 * RATE), topic=topic).throttle_ms > 500
+
+
+def test_brokers_have_no_quotas() -> None:
+    """A default for all users concerns their clients: what they write is copied as fast as ever."""
+    with (
+        LocalCluster(brokers=2, settings={"http.listener": "127.0.0.1:0"}) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+    ):
+        admin.create_topic("copied", replication_factor=2, config={"min.insync.replicas": "2"})
+        everybody = QuotaEntity(user="<default>")
+        limit(cluster, admin, everybody, consumer_byte_rate=1_000, request_percentage=0.1)
+        with Producer(cluster.bootstrap_servers) as producer:
+            for _ in range(3):
+                producer.send("copied", os.urandom(MB)).result(60)
+        for broker in cluster.broker_ids:
+            assert samples(cluster, broker).get(("throttle_seconds_total", "consumer_byte_rate")) == 0.0
