@@ -97,6 +97,7 @@ class ProduceStream:
     # --- the reading thread ---
 
     def _read(self) -> Any | None:
+        self._stream.allowance.wait_for_room(self._show_alive)
         with self._stream.reading:
             return read_chunk(self._reader)
 
@@ -107,10 +108,10 @@ class ProduceStream:
         if request.heartbeat:
             self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
             return
-        # Only now, so that the end of the stream is seen at once, and heartbeats are answered.
-        self._stream.allowance.wait(self._show_alive)
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
+        # Only now, so that the end of the stream is seen at once, and heartbeats are answered.
+        self._stream.allowance.wait(self._show_alive, holding_bytes=size_bytes)
         self._stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)
         began_s = time.monotonic()
         has_room = self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000))

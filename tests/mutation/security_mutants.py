@@ -221,7 +221,7 @@ SECURITY: Final = (
     Mutant(
         name="held_back_producer_is_not_shown_life",
         file="broker_runtime/server/produce_stream.py",
-        old="allowance.wait(self._show_alive)",
+        old="allowance.wait(self._show_alive, holding_bytes=size_bytes)",
         new="allowance.wait()",
         breaks="A client that is held back knows that the broker lives.",
         tests=_QUOTAS_OF_A_BROKER,
