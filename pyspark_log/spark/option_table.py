@@ -67,7 +67,7 @@ _OTHER_CODECS = ("gzip", "snappy")
 """Kafka's, which frames do not have. Rows are the same without."""
 _SECURITY: Final = frozenset({
     "security.protocol", "ssl.cafile", "ssl.certfile", "ssl.keyfile", "sasl.mechanism", "sasl.username",
-    "sasl.password", "token",
+    "sasl.password", "token", "token.file",
 })  # fmt: skip
 _MEANINGFUL: dict[Direction, frozenset[str]] = {
     "source": _SECURITY | {"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"},

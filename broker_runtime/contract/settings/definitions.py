@@ -259,6 +259,9 @@ class AdminSettings:
         doc="The user's password.")]
     token: Annotated[Secret | None, Setting(Kind.SECRET,
         doc="The token, in place of user and password.")]
+    token_file: Annotated[Path | None, Setting(Kind.PATH, kafka="none",
+        doc="The file that the token is in, which is read again whenever it has changed: for tokens that somebody "
+            "renews.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +358,7 @@ class AdminKeywords(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | Secret | None
     token: str | Secret | None
+    token_file: str | Path | None
 
 
 class ProducerKeywords(AdminKeywords, total=False):
