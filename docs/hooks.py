@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
     """Gives a page the room of what would stand beside it and be empty."""
     has_sections = any(item.children for item in page.toc.items)
-    page.meta["hide"] = (["navigation"] if page.is_homepage else []) + ([] if has_sections else ["toc"])
+    page.meta["hide"] = ([] if page.parent else ["navigation"]) + ([] if has_sections else ["toc"])
     return context
 
 

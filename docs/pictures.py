@@ -174,13 +174,13 @@ def groups() -> Drawing:
     drawing = Drawing(960, 340, "Consumer groups")
     drawing.heading(30, 34, "topic jobs")
     drawing.heading(340, 34, "group workers: each record goes to one member")
-    drawing.heading(740, 34, "group audit: all of it")
+    drawing.heading(766, 34, "group audit: all")
     for number in range(4):
         drawing.box(30, 52 + 48 * number, 130, 36, f"partition {number}", fill=LOG)
     drawing.box(340, 62, 170, 64, "worker a", fill=LEADER)
     drawing.box(340, 148, 170, 36, "worker b", fill=LEADER)
     drawing.box(340, 196, 170, 36, "worker c", fill=LEADER)
-    drawing.box(740, 100, 170, 84, "auditor", "0 · 1 · 2 · 3")
+    drawing.box(766, 100, 144, 84, "auditor", "0 · 1 · 2 · 3")
     for y1, y2 in [(70, 80), (118, 108), (166, 166), (214, 214)]:
         drawing.arrow(160, y1, 340, y2)
     drawing.text(530, 92, "worker d joins: it gets one of a's", small=True)
@@ -189,7 +189,7 @@ def groups() -> Drawing:
         340, 266, 570, 50, "coordinator, a broker: members and acknowledged offsets", "→ ZooKeeper", fill=KEEPER
     )
     drawing.arrow(425, 232, 425, 266, both=True)
-    drawing.arrow(825, 184, 825, 266, both=True)
+    drawing.arrow(838, 184, 838, 266, both=True)
     drawing.text(436, 254, "heartbeats, commits", small=True)
     return drawing
 

@@ -40,7 +40,7 @@ STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPAR
 SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check {wheel}"}
 
 # What replaces a printed port here, or the digits that several printed ports have in common.
-PORTS = ("2181", "929", "919", "939")
+PORTS = ("2181", "929", "939", "949")
 _PORT = re.compile(rf"(?<![\w.])({'|'.join(PORTS)})(?=\D|\d\b)")
 
 # Servers that are started in terminals of their own, and what each says when it serves.
@@ -78,8 +78,11 @@ OUTPUT = {
     "pylog group describe billing": ["rides"],
     "pylog consume long-rides": ['"minutes":31', "long-rides-query"],
     "cluster.kill(leader)": ["[b'before', b'after']"],
+    "pylog topic create orders": ["LAG-S", "a partition is more than 100 behind: exit status 5"],
+    "pylog group reset shipping": ["--execute"],
     "cat > secure/root.toml": ["3 brokers", "User:bob    Allow       Read       Topic"],
-    "for user in alice bob": ["100 EUR"],
+    "for user in alice bob; do": ["100 EUR"],
+    "payments.selectExpr": ["|100 EUR|", "|  7 EUR|"],
     "PYLOG_CONFIG=secure/alice.toml pylog consume": [
         "TOPIC_AUTHORIZATION_FAILED",
         "alice may not read",
@@ -247,7 +250,7 @@ class Newcomer:
         if block.first_line.startswith(USES_SESSION):
             self.deferred.append(block)
             return
-        program = block.text
+        program = self._with_ports(block.text)
         if MAKES_SESSION in program:
             program = "\n".join([program, *(later.text for later in self.deferred)])
             self.deferred.clear()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 _PROGRAM = Path(__file__).parent / "check_wheel.py"
 _LIMIT_S = 900
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(_LIMIT_S + 60)]
 
 
 def test_wheel_and_every_block_of_the_documentation_work_in_an_empty_environment() -> None:
