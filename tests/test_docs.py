@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -22,6 +22,7 @@ from broker_runtime.metrics.table import METRICS, PREFIX
 from broker_runtime.services.authorization import NEEDS
 from docs import pictures, reference
 from pyspark_log.cli.app import pylog_command
+from pyspark_log.client.admin.health import Problem
 from pyspark_log.spark.option_definitions import SETTINGS_IN_SPARK, SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_log.spark.option_table import CLIENT_SETTINGS
 
@@ -115,6 +116,12 @@ def test_every_command_is_described_with_its_options() -> None:
 def test_every_request_says_what_it_needs() -> None:
     """The table of the code, in words."""
     assert set(re.findall(r"^\| `(\w+)` \| \S.* \|$", page("permissions"), re.MULTILINE)) == set(NEEDS)
+
+
+def test_every_problem_of_a_partition_has_advice() -> None:
+    """What `pylog cluster health` says is in the guide Operations."""
+    text = (PAGES / "guides" / "operations.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == set(get_args(Problem))
 
 
 def test_every_exported_name_is_described() -> None:

@@ -82,7 +82,7 @@ OUTPUT = {
     "pylog group reset shipping": ["--execute"],
     "cat > secure/root.toml": ["3 brokers", "User:bob    Allow       Read       Topic"],
     "for user in alice bob; do": ["100 EUR"],
-    "payments.selectExpr": ["|100 EUR|", "|  7 EUR|"],
+    "payments.selectExpr": ["|100 EUR|", "|  7 EUR|", "| 12 EUR|"],
     "PYLOG_CONFIG=secure/alice.toml pylog consume": [
         "TOPIC_AUTHORIZATION_FAILED",
         "alice may not read",
