@@ -53,8 +53,8 @@ Committable = Record | ConsumedBatch | Mapping[TopicPartition, int]
 class Consumer(forking.Forkable):
     """Reads topics. ``Consumer("flights", group_id="g")`` subscribes at once; see `subscribe` and `assign`.
 
-    Settings by keyword (``auto_offset_reset="earliest"``) or by dotted name in ``config``: README lists them. As a
-    context manager it is closed at the end.
+    Settings by keyword (``auto_offset_reset="earliest"``) or by dotted name in ``config``: the reference lists them. As
+    a context manager it is closed at the end.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ _FUTURE_LIMIT_MS = 3_600_000
 class Producer(forking.Forkable):
     """Sends records and batches. One for a whole program is enough; any number may write to a topic at once.
 
-    Settings by keyword (``linger_ms=5``) or by dotted name in ``config``: README lists them. Nothing is connected
-    before the first record. As a context manager it is closed at the end.
+    Settings by keyword (``linger_ms=5``) or by dotted name in ``config``: the reference lists them. Nothing is
+    connected before the first record. As a context manager it is closed at the end.
     """
 
     def __init__(
