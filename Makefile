@@ -30,7 +30,7 @@ JOBS ?= 3
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
 .PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups \
-	chaos-exactly-once soak bench bench-kafka clean
+	chaos-exactly-once soak bench bench-kafka docs clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -40,7 +40,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (2 to 4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (25 to 30 minutes)
+test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, the documentation (25 to 30 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
@@ -55,7 +55,7 @@ format: $(READY)  ## let ruff put the code in order
 pytest: $(SPARK_CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
 	$(PY) -m tests.run $(JOBS) $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
-wheel-test: $(READY)  ## the wheel in an empty venv: README's blocks run as printed, Spark included
+wheel-test: $(READY)  ## the wheel in an empty venv: the documentation's blocks run as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py
 
 SIMULATED_SEEDS = $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
@@ -91,6 +91,12 @@ bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
 bench-kafka: $(READY)  ## the same beside Apache Kafka (Maven fetches it), NAMES=in_spark narrows it, ROUNDS=5 pairs each
 	@$(PY) -c 'import confluent_kafka' 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(PY) -m bench.kafka $(NAMES) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# NO_MKDOCS_2_WARNING: the theme's notice about its successor is none of our readers' business.
+docs: $(READY)  ## the documentation as a site: build/site/index.html (the pages themselves: docs/pages)
+	@$(PY) -m docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	@echo 'the documentation is in build/site: open build/site/index.html, or for its search: $(PY) -m http.server --directory build/site'
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse

@@ -24,6 +24,7 @@ COMPARISONS = {
     "micro_batch": "a micro-batch of one row, beside that of a bare Python source",
     "transactions": "what transactions cost; with --before also what they changed for everything else",
     "metrics": "a broker with http.listener and clients with metrics=, beside those without",
+    "quotas": "a modest client beside a greedy one with quotas, beside alone",
     "memory": "what serving 4 GB, idling and 200 idle consumers cost a broker",
     "start": "a broker that holds a lot starts, beside an empty one",
     "groups": "what a join, many commits and idle members cost",

@@ -149,8 +149,8 @@ class Workspace:
         return self._session or self.restart_spark()
 
     def restart_spark(self, settings: Mapping[str, str] | None = None) -> SparkSession:
-        """Ends the session and begins another as README recommends it, ``local[2]``, with the bare source and sink
-        registered. ``settings``: over the recommended ones.
+        """Ends the session and begins another as the guide Spark recommends it, ``local[2]``, with the bare source and
+        sink registered. ``settings``: over the recommended ones.
 
         Jars and the driver's memory are those of the first session: Spark's JVM outlives sessions.
         """

@@ -1,4 +1,4 @@
-"""The house itself: files stay small, README names what exists, imports of the light modules stay light."""
+"""The house itself: files stay small, the documentation names what exists, imports of the light modules stay light."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.wheel.documents import documents
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("broker_runtime", "pyspark_log")
@@ -50,7 +52,7 @@ def sources(*folders: str) -> list[Path]:
 
 def test_files_are_short_enough_to_have_one_subject() -> None:
     """No file is longer than one subject."""
-    everything = sources(*PACKAGES, "tests", "examples", "bench")
+    everything = sources(*PACKAGES, "tests", "examples", "bench", "docs")
     assert everything
     too_long = {
         str(path.relative_to(ROOT)): lines
@@ -197,19 +199,24 @@ def test_import_is_light(module: str) -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_readme_names_paths_that_exist() -> None:
-    """README's map of the code is true: each path in backticks exists."""
-    text = (ROOT / "README.md").read_text()
+def documentation() -> str:
+    """README and all pages."""
+    return "\n".join(documents().values())
+
+
+def test_documentation_names_paths_that_exist() -> None:
+    """README's map of the code and the pages are true: each path in backticks exists."""
+    text = documentation()
     named = {name for name in re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml))`", text) if is_path(name)}
     missing = sorted(name for name in named if not (ROOT / name).exists())
     assert missing == []
 
 
 def test_life_of_a_record_names_symbols_that_exist() -> None:
-    """README's tables of the life of a record and a transaction are true: each `path.py` `Class.method` or `function`
+    """The tables of the life of a record and of a transaction are true: each `path.py` `Class.method` or `function`
     exists.
     """
-    text = (ROOT / "README.md").read_text()
+    text = documentation()
     named = re.findall(r"`((?:broker_runtime|pyspark_log)/[\w/]+\.py)` `(\w+)(?:\.(\w+))?`", text)
     assert len(named) >= 8
     for path, owner, member in named:
@@ -224,13 +231,13 @@ def test_life_of_a_record_names_symbols_that_exist() -> None:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name in README is a path of this repository."""
-    return name.split("/")[0] in {*PACKAGES, "tests", "examples", "bench", ".ci", "Makefile", "pyproject.toml"}
+    """Whether a name in the documentation is a path of this repository."""
+    return name.split("/")[0] in {*PACKAGES, "tests", "examples", "bench", "docs", ".ci", "Makefile", "pyproject.toml"}
 
 
-def test_readme_names_symbols_that_exist() -> None:
-    """README's imports are true: every `from pyspark_log… import …` in it works."""
-    text = (ROOT / "README.md").read_text()
+def test_documentation_names_symbols_that_exist() -> None:
+    """Its imports are true: every `from pyspark_log… import …` in it works."""
+    text = documentation()
     lines = sorted(
         set(re.findall(r"^\s*(from (?:pyspark_log|broker_runtime)[\w.]* import [\w, ]+)", text, re.MULTILINE))
     )
@@ -239,10 +246,10 @@ def test_readme_names_symbols_that_exist() -> None:
         assert answer.returncode == 0, f"{line}: {answer.stderr}"
 
 
-def test_makefile_targets_named_in_readme_exist() -> None:
-    """README's commands are true: each `make …` is a target."""
+def test_makefile_targets_named_in_the_documentation_exist() -> None:
+    """Its commands are true: each `make …` is a target."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)\b(?=`|$)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)\b(?=`|$)", documentation(), re.MULTILINE))
     assert named <= targets
 
 

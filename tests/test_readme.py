@@ -1,22 +1,26 @@
-"""README's blocks and commands are of kinds that are checked: each is run or excused.
+"""README is short, and its blocks and commands, and those of the documentation's pages, are of kinds that are checked:
+each is run or excused.
 
-`tests/wheel/run_readme.py` runs the blocks, in an empty virtual environment.
+`tests/wheel/run_documents.py` runs the blocks, in an empty virtual environment.
 """
 
 from __future__ import annotations
 
 import codeop
 import functools
-from pathlib import Path
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
 from pyspark_log.cli.app import build
-from tests.wheel.readme import LANGUAGES, NOT_RUN, Block, NamedCommand, blocks, named_commands
+from tests.wheel.documents import LANGUAGES, NOT_RUN, Block, NamedCommand, blocks, documents, named_commands
+from tests.wheel.run_documents import OUTPUT
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+DOCUMENTS = documents()
+BLOCKS = [block for name, text in DOCUMENTS.items() for block in blocks(text, name)]
+COMMANDS = [(name, named) for name, text in DOCUMENTS.items() for named in named_commands(text)]
+README_LINES = 300
 
 
 @functools.cache
@@ -26,7 +30,7 @@ def whole_command() -> object:
 
 
 def problem_of(named: NamedCommand) -> str | None:
-    """What is wrong with a command that README names; None: it exists, with each of its options."""
+    """What is wrong with a command that a document names; None: it exists, with each of its options."""
     places: list[object] = [whole_command()]
     for alternatives in named.words:
         if not all(isinstance(place, TyperGroup) for place in places):
@@ -55,16 +59,19 @@ def prompt_problem_of(program: str) -> str | None:
     return f"it waits for more behind {entered[0]}" if entered else None
 
 
-@pytest.mark.parametrize("block", blocks(README), ids=lambda block: f"line-{block.line}")
+def test_readme_is_a_front_page() -> None:
+    """What takes more room than that has a page."""
+    assert len(DOCUMENTS["README.md"].splitlines()) < README_LINES
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_block_names_its_language(block: Block) -> None:
     """A block without a language would not be run."""
     assert block.language in LANGUAGES
     assert block.text.strip()
 
 
-@pytest.mark.parametrize(
-    "block", [each for each in blocks(README) if each.language == "python"], ids=lambda block: f"line-{block.line}"
-)
+@pytest.mark.parametrize("block", [each for each in BLOCKS if each.language == "python"], ids=lambda block: block.place)
 def test_python_block_can_be_pasted_at_the_prompt(block: Block) -> None:
     """At the prompt an indented block ends with an empty line, and only there."""
     assert prompt_problem_of(block.text) is None
@@ -82,13 +89,19 @@ def test_block_that_cannot_be_pasted_would_be_noticed(wrong: str) -> None:
 def test_excused_blocks_exist() -> None:
     """No excuse outlives its block."""
     for begin in NOT_RUN:
-        assert [block.first_line for block in blocks(README) if block.first_line.startswith(begin)], begin
+        assert [block.first_line for block in BLOCKS if block.first_line.startswith(begin)], begin
 
 
-@pytest.mark.parametrize("named", named_commands(README), ids=lambda named: named.text[:50])
-def test_commands_in_readme_exist_with_their_options(named: NamedCommand) -> None:
+@pytest.mark.parametrize("begin", OUTPUT)
+def test_expected_output_is_that_of_one_block(begin: str) -> None:
+    """None of it outlives its block, nor counts for another."""
+    assert len([block for block in BLOCKS if begin in block.text]) == 1
+
+
+@pytest.mark.parametrize(("name", "named"), COMMANDS, ids=[f"{name}-{named.text[:50]}" for name, named in COMMANDS])
+def test_commands_exist_with_their_options(name: str, named: NamedCommand) -> None:
     """Synopses and the commands in the running text are true."""
-    assert problem_of(named) is None
+    assert problem_of(named) is None, name
 
 
 @pytest.mark.parametrize("wrong", ["pylog topics-list", "pylog topic make a", "pylog topic|nothing x", "pylog up -z"])

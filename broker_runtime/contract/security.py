@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from typing import Any, Final
 from pyarrow import flight
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import AdminSettings
 
 AUTHORIZATION_HEADER: Final = "authorization"
@@ -33,6 +36,9 @@ NOT_KNOWN_YET: Final = "this broker does not know yet that the caller is one, to
 _BASIC: Final = "Basic "
 _BEARER: Final = "Bearer "
 _MOST_FILE_BYTES: Final = 1 << 20
+_MOST_TOKEN_BYTES: Final = 16 << 10
+
+_logger = logging.getLogger(__name__)
 
 Credentials = Callable[[], Sequence[tuple[str, str]]]
 """The headers of a call, by which its caller proves who it is; asked for at every call. Any thread, must not block."""
@@ -170,6 +176,14 @@ def access_of(settings: AdminSettings) -> Access:
         tls.check()
     credentials = None
     if protocol.uses_sasl:
+        if settings.token_file is not None:
+            token_file = TokenFile(settings.token_file)
+            token_file.read()
+
+            def renewed() -> Sequence[tuple[str, str]]:
+                return [bearer_header(token_file.token)]
+
+            return Access(tls=tls, credentials=renewed, uses_proxy=settings.enable_http_proxy)
         if settings.token is not None:
             headers = [bearer_header(settings.token.reveal())]
         else:
@@ -182,6 +196,46 @@ def access_of(settings: AdminSettings) -> Access:
 
         credentials = given
     return Access(tls=tls, credentials=credentials, uses_proxy=settings.enable_http_proxy)
+
+
+class TokenFile:
+    """A token that somebody else renews in a file: each call begins with the newest. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._token = ""
+
+    @property
+    def token(self) -> str:
+        """The newest. Where the file is missing or is no token, the one before: its writer may be at it just now, and
+        a broker says what it thinks of an old one. Raises nothing."""
+        try:
+            found = self._path.stat()
+            if (found.st_mtime_ns, found.st_ino, found.st_size) != self._seen:
+                self.read()
+        except (OSError, InvalidConfigError) as error:
+            if self._seen is not None:  # once: there may be a thousand calls before it is right again
+                event(_logger, "read token", level=logging.WARNING, path=self._path, error=error)
+            self._seen = None
+        return self._token
+
+    def read(self) -> str:
+        """The token. Raises `InvalidConfigError` if the file cannot be read, or holds none."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                token = file.read(_MOST_TOKEN_BYTES + 1).decode("ascii").strip()
+        except OSError as error:
+            raise InvalidConfigError(f"token.file={self._path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            token = ""
+        if not token or len(token) > _MOST_TOKEN_BYTES or not token.isprintable() or " " in token:
+            raise InvalidConfigError(
+                f"token.file={self._path}: must be one token, of at most {_MOST_TOKEN_BYTES >> 10} KiB"
+            )
+        self._token, self._seen = token, (found.st_mtime_ns, found.st_ino, found.st_size)
+        return token
 
 
 def basic_header(user: str, password: str) -> tuple[str, str]:

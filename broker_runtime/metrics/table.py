@@ -1,6 +1,6 @@
 """THE list of metrics: each is defined once, here.
 
-`counts`, `state`, `group_lag` and `log_sizes` make series of it and nothing else, README's table is generated from it,
+`counts`, `state`, `group_lag` and `log_sizes` make series of it and nothing else, the reference is generated from it,
 and the dashboards and alerts of ``examples/monitoring`` may name nothing that is not in it.
 
 Rule: names follow Prometheus: base units, and ``_total`` is added to what only grows. Each label has a bounded number

@@ -36,6 +36,7 @@ from broker_runtime.rates import RateLimit
 LONGEST_WAIT_S: Final = 20.0
 _LONGEST_ACTION_WAIT_S: Final = 5.0  # an action holds a thread, and whoever asked may wait with a limit of its own
 _MOST_WAITING_ACTIONS: Final = 50
+_MOST_HELD_BYTES: Final = 64 << 20  # of requests that were read and wait
 _MOST_RATES: Final = 10_000  # names of clients are theirs to choose
 _PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
 """By the limits that are rates: what one of it is, a second. Processor time is counted in ms."""
@@ -88,6 +89,7 @@ class Quotas:
         self._rates_of: QuotaTable | None = None
         self._rates: OrderedDict[tuple[str, Share], RateLimit] = OrderedDict()
         self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
+        self._held_bytes = 0
         self._action_slots = threading.BoundedSemaphore(_MOST_WAITING_ACTIONS)
 
     def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
@@ -148,6 +150,22 @@ class Quotas:
             and (found := table.find(MAX_CONNECTIONS, user, client_id)) is not None
             and found[0] == share
         )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the requests that are held back are few."""
+        return self._held_bytes < _MOST_HELD_BYTES
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """While a request of so many bytes is held back."""
+        with self._lock:
+            self._held_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held_bytes -= size_bytes
 
     def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
         """The rates that count for a client by ``table``, and what each gives in a second. What was owed by other
@@ -220,24 +238,39 @@ class Allowance:
         assert self._quotas is not None
         return max(0, self._until_ms - _ms(self._quotas.clock))
 
-    def wait(self, still_waiting: Callable[[], None] = lambda: None, *, at_most_s: float = LONGEST_WAIT_S) -> None:
+    def wait(
+        self,
+        still_waiting: Callable[[], None] = lambda: None,
+        *,
+        holding_bytes: int = 0,
+        at_most_s: float = LONGEST_WAIT_S,
+    ) -> None:
         """Blocks until the stream may take more. ``still_waiting`` is called every `HEARTBEAT_INTERVAL_S`; what it
-        raises ends the wait. Quotas that change end it too."""
-        left_ms = self.throttle_ms()
-        if not left_ms:
+        raises ends the wait. Quotas that change end it too. ``holding_bytes``: what the caller keeps meanwhile."""
+        if not self.throttle_ms():
             return
         assert self._quotas is not None
-        began_ms, because = _ms(self._quotas.clock), self._because
+        because = self._because
+        with self._quotas.holding(holding_bytes):
+            waited_s = self._wait(still_waiting, lambda: False, at_most_s)
+        self._quotas.meters.throttled(because, waited_s)
+
+    def wait_for_room(self, still_waiting: Callable[[], None]) -> None:
+        """Before a request is read that will be held back: blocks while those that are held fill the room for them, at
+        most until this one need not be held. A stream whose next request was not read does not see its end."""
+        if self.throttle_ms() and self._quotas is not None:
+            self._wait(still_waiting, lambda: self._quotas is None or self._quotas.has_room, LONGEST_WAIT_S)
+
+    def _wait(self, still_waiting: Callable[[], None], is_over: Callable[[], bool], at_most_s: float) -> float:
+        """Returns how long it was."""
+        assert self._quotas is not None
+        began_ms = _ms(self._quotas.clock)
         end_ms = began_ms + int(at_most_s * 1000)
-        try:
-            while left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock)):
-                if left_ms < 0:
-                    return
-                self._quotas.clock.sleep(min(left_ms / 1000, HEARTBEAT_INTERVAL_S))
-                if left_ms >= HEARTBEAT_INTERVAL_S * 1000:
-                    still_waiting()
-        finally:
-            self._quotas.meters.throttled(because, (_ms(self._quotas.clock) - began_ms) / 1000)
+        while (left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock))) > 0 and not is_over():
+            self._quotas.clock.sleep(min(left_ms / 1000, HEARTBEAT_INTERVAL_S))
+            if left_ms >= HEARTBEAT_INTERVAL_S * 1000:
+                still_waiting()
+        return (_ms(self._quotas.clock) - began_ms) / 1000
 
     def _look(self) -> bool:
         """Takes note of quotas that have changed. Returns whether there are any for this client."""

@@ -70,7 +70,7 @@ class PlainDialect:
         timer = ProcessorTime(stream.allowance)
         while True:
             timer.spend()
-            stream.allowance.wait()
+            stream.allowance.wait_for_room(lambda: None)
             with stream.reading:
                 chunk = read_chunk(reader)
             if chunk is None:
@@ -78,7 +78,9 @@ class PlainDialect:
             try:
                 if chunk.data is None:
                     continue
-                stream.allowance.spend(PRODUCER_BYTE_RATE, chunk.data.get_total_buffer_size())
+                size_bytes = chunk.data.get_total_buffer_size()
+                stream.allowance.wait(holding_bytes=size_bytes)
+                stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)
                 result = self._service.put(caller, topic, partition, validated(chunk.data))
             finally:
                 stream.took(chunk)  # only now: until here the broker held it

@@ -85,7 +85,6 @@ class ProduceStream:
                     self._stream.took(chunk)  # only now: until here the broker held it
                 del chunk
                 timer.spend()
-                self._stream.allowance.wait(self._show_alive)
                 asked_s = time.monotonic()
         finally:
             self._pending.put(None)
@@ -98,6 +97,7 @@ class ProduceStream:
     # --- the reading thread ---
 
     def _read(self) -> Any | None:
+        self._stream.allowance.wait_for_room(self._show_alive)
         with self._stream.reading:
             return read_chunk(self._reader)
 
@@ -110,6 +110,8 @@ class ProduceStream:
             return
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
+        # Only now, so that the end of the stream is seen at once, and heartbeats are answered.
+        self._stream.allowance.wait(self._show_alive, holding_bytes=size_bytes)
         self._stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)
         began_s = time.monotonic()
         has_room = self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000))
@@ -140,7 +142,7 @@ class ProduceStream:
         self._pending.put(pending)
 
     def _show_alive(self) -> None:
-        """While nothing is read from a client that is over its quota. Raises `PeerGoneError`."""
+        """While a request of a client over its quota is held back. Raises `PeerGoneError`."""
         if self._is_peer_gone:
             raise PeerGoneError("it left while it was held back")
         self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))

@@ -1,4 +1,4 @@
-"""Writes the alerts, the dashboards, Prometheus' configuration and README's table of metrics again.
+"""Writes the alerts, the dashboards and Prometheus' configuration again.
 
 python -m examples.monitoring
 """
@@ -6,20 +6,16 @@ python -m examples.monitoring
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from broker_runtime.metrics.table import METRICS, PREFIX, Definition
 from examples.monitoring import alerts, dashboards
 
 FOLDER: Final = Path(__file__).parent
-README: Final = FOLDER.parent.parent / "README.md"
 RULES: Final = "alerts.yml"
 _MADE: Final = "# Written by `python -m examples.monitoring`: change what it reads, not this.\n"
-_TABLE: Final = re.compile(r"(<!-- metrics -->\n).*?( *<!-- end -->)", re.DOTALL)
 _PROMETHEUS: Final = {
     "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
     "rule_files": [RULES],
@@ -40,7 +36,6 @@ def files() -> dict[Path, str]:
         FOLDER / "topics_and_groups.json": _json(
             dashboards.dashboard("pylog: topics and groups", "pylog-topics", dashboards.TOPICS_AND_GROUPS)
         ),
-        README: _with_table(README.read_text()),
     }
 
 
@@ -56,21 +51,6 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def _json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _with_table(text: str) -> str:
-    lines = ["| series | by | what |", "|---|---|---|", *map(_row, METRICS.values())]
-    table = "".join(f"  {line}\n" for line in lines)
-    return _TABLE.sub(lambda found: f"{found[1]}{table}{found[2]}", text)
-
-
-def _row(metric: Definition) -> str:
-    name = metric.series.removeprefix(PREFIX)
-    is_watched = any(
-        re.search(rf"\b{metric.series}(_bucket|_count|_sum)?\b", each.expression) for each in alerts.ALERTS
-    )
-    kind = " (histogram)" if metric.kind == "histogram" else ""
-    return f"| `{name}`{kind}{' ⚑' if is_watched else ''} | {', '.join(metric.labels)} | {metric.help} |"
 
 
 if __name__ == "__main__":

@@ -109,6 +109,10 @@ BROKERS: Final = (
         "{{instance}} logins": "rate(pylog_logins_refused_total{$}[$__rate_interval])",
         "{{instance}} no ACL": "rate(pylog_requests_denied_total{$}[$__rate_interval])",
     }),
+    Panel("Over a quota", "s", {
+        "{{limit}}: s a second": "sum by (limit) (rate(pylog_throttle_seconds_total{$}[$__rate_interval]))",
+        "{{limit}}: requests": "sum by (limit) (rate(pylog_throttled_requests_total{$}[$__rate_interval]))",
+    }),
     Panel("Streams", "none", {"{{kind}}": "sum by (kind) (pylog_streams{$})"}),
     Panel("Memory", "bytes", {
         "{{instance}}": "process_resident_memory_bytes{$}",

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The `pylog` script. Ends the process with one of the exit statuses that README lists."""
+    """The `pylog` script. Ends the process with one of the exit statuses that the documentation lists."""
     from pyspark_log.cli.app import run
 
     run()

@@ -17,20 +17,15 @@ from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import settings_of
 from broker_runtime.contract.suggestion import suggestion
+from pyspark_log.spark.option_definitions import SINK_OPTIONS, SOURCE_OPTIONS
 
 Direction = Literal["source", "sink"]
 
 CLIENT_PREFIX = "pylog."
 KAFKA_PREFIX = "kafka."
 
-_SOURCE = (
-    "subscribe", "assign", "subscribePattern", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
-    "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "coalesceRows", "columns", "where", "includeHeaders", "includeMetadata",
-)  # fmt: skip
-REPLAY_DIFFERS = "pylog.replay.differs"
-_SINK = ("topic", "txnAppId", "txnVersion", REPLAY_DIFFERS)
+_SOURCE = tuple(option.name for option in SOURCE_OPTIONS)
+_SINK = tuple(option.name for option in SINK_OPTIONS)
 _PROVIDER = "provider"  # of a table: Spark adds it, and some more, when it makes one
 _OF_SPARK_ITSELF = ("checkpointLocation", "queryName")  # Spark hands its own options of a query to the sink
 _ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
@@ -67,9 +62,9 @@ _OTHER_CODECS = ("gzip", "snappy")
 """Kafka's, which frames do not have. Rows are the same without."""
 _SECURITY: Final = frozenset({
     "security.protocol", "ssl.cafile", "ssl.certfile", "ssl.keyfile", "sasl.mechanism", "sasl.username",
-    "sasl.password", "token",
+    "sasl.password", "token", "token.file",
 })  # fmt: skip
-_MEANINGFUL: dict[Direction, frozenset[str]] = {
+CLIENT_SETTINGS: Final[Mapping[Direction, frozenset[str]]] = {
     "source": _SECURITY | {"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"},
     "sink": _SECURITY | frozenset({
         "bootstrap.servers", "client.id", "request.timeout.ms", "linger.ms", "batch.size", "buffer.memory",
@@ -77,6 +72,7 @@ _MEANINGFUL: dict[Direction, frozenset[str]] = {
         "transaction.timeout.ms",
     }),
 }  # fmt: skip
+"""The settings of clients that have a meaning in Spark, without `CLIENT_PREFIX`."""
 _KAFKA_CLIENT_KEYS = frozenset({
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter", "check.crcs",
     "client.dns.lookup", "client.rack", "config.providers",
@@ -156,7 +152,7 @@ def _sort_client_setting(
     if setting == "compression.type" and direction == "sink" and value.strip().lower() in _OTHER_CODECS:
         meaningless.append(f"{name}={value}")
         return
-    if setting in _MEANINGFUL[direction]:
+    if setting in CLIENT_SETTINGS[direction]:
         client[setting] = value
         return
     if setting.startswith(_UNSAFE_PREFIXES):
@@ -170,7 +166,7 @@ def _sort_client_setting(
         return
     raise OptionError(
         f"Option '{name}' is unknown; "
-        + suggestion(setting, known_to_clients, otherwise=sorted(_MEANINGFUL[direction]), prefix=CLIENT_PREFIX)
+        + suggestion(setting, known_to_clients, otherwise=sorted(CLIENT_SETTINGS[direction]), prefix=CLIENT_PREFIX)
     )
 
 

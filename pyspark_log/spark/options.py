@@ -31,7 +31,8 @@ from pyspark_log.spark.offsets import (
     parse_time,
     parse_times,
 )
-from pyspark_log.spark.option_table import REPLAY_DIFFERS, SortedOptions, sort_options
+from pyspark_log.spark.option_definitions import REPLAY_DIFFERS
+from pyspark_log.spark.option_table import SortedOptions, sort_options
 
 TRANSACTION_TIMEOUT_MS = 15 * 60_000
 """How long a query that died may hold readers of its topics back, unless it is started again or aborted."""

@@ -14,11 +14,13 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
 from broker_runtime.contract.acls import CreateTokenRequest, CreateTokenResponse
+from broker_runtime.contract.security import TokenFile
 from pyspark_log.spark.option_table import CLIENT_PREFIX
 from pyspark_log.spark.options import SinkOptions, SourceOptions
 from pyspark_log.spark.worker_cluster import worker_cluster
@@ -26,7 +28,8 @@ from pyspark_log.spark.worker_cluster import worker_cluster
 _LIFETIME_MS: Final = 86_400_000
 _USED_S: Final = 3_600.0  # so long one token is given to task after task
 _PASSWORD: Final = "sasl.password"  # noqa: S105 - the setting's name
-_OF_PASSWORDS: Final = frozenset({_PASSWORD, "sasl.username", "sasl.mechanism"})
+_FILE: Final = "token.file"
+_OF_PASSWORDS: Final = frozenset({_PASSWORD, _FILE, "sasl.username", "sasl.mechanism"})
 _SECRETS: Final = frozenset(f"{CLIENT_PREFIX}{name}" for name in (*_OF_PASSWORDS, "token"))
 
 _Options = TypeVar("_Options", SourceOptions, SinkOptions)
@@ -46,8 +49,11 @@ class TaskPartition(InputPartition):
 
 
 def task_token(options: SourceOptions | SinkOptions) -> str | None:
-    """A token for the tasks of the next micro-batch or query; None: the options have no password. Asks a broker, once
-    an hour. Raises what asking a broker raises."""
+    """A token for the tasks of the next micro-batch or query; None: the options have neither a password nor a file of
+    the driver's. Asks a broker, once an hour, or reads the file. Raises what asking a broker raises, and
+    `InvalidConfigError`."""
+    if _FILE in options.client:
+        return TokenFile(Path(options.client[_FILE])).read()
     if _PASSWORD not in options.client:
         return None
     key = (os.getpid(), *sorted(options.client.items()))
@@ -63,7 +69,9 @@ def task_token(options: SourceOptions | SinkOptions) -> str | None:
 
 def without_password(options: _Options) -> _Options:
     """The options, without what only the driver may have."""
-    return replace(options, client={name: value for name, value in options.client.items() if name != _PASSWORD})
+    return replace(
+        options, client={name: value for name, value in options.client.items() if name not in (_PASSWORD, _FILE)}
+    )
 
 
 def with_token(options: _Options, token: str | None) -> _Options:

@@ -1,4 +1,4 @@
-"""`pylog user …` and `pylog acl …` on a cluster on which not everybody may do everything."""
+"""`pylog user …`, `pylog acl …` and `pylog quota …` on a cluster on which not everybody may do everything."""
 
 from __future__ import annotations
 
@@ -140,3 +140,46 @@ def test_secret_is_never_an_argument(run_pylog: Pylog, name: str) -> None:
     assert done.returncode == 2
     assert f"[INVALID_CONFIG] -X {name}=…: others can read a command's arguments" in done.stderr
     assert "very secret" not in done.stdout + done.stderr
+
+
+def test_quotas_are_set_listed_and_removed(as_: As) -> None:
+    """Sizes have units; limits that are not named stay; what is wrong is said before anything is changed."""
+    assert as_("root", "quota", "list").stderr == "No quotas: every client may take what there is.\n"
+    set_ = as_("root", "quota", "set", "--user", "alice", "--default-client-id", "producer_byte_rate=10MB")
+    assert set_.stderr == "Limited user alice, client id <default> to producer_byte_rate=10000000.\n"
+    as_("root", "quota", "set", "--default-user", "request_percentage=12.5%", "max_connections=20")
+    as_("root", "quota", "set", "--default-user", "max_connections=30")
+    listed = json.loads(as_("root", "quota", "list", "-o", "json").stdout)
+    assert [{name: value for name, value in each.items() if value is not None} for each in listed] == [
+        {"user": "<default>", "request_percentage": 12.5, "max_connections": 30},
+        {"user": "alice", "client_id": "<default>", "producer_byte_rate": 10_000_000},
+    ]
+    for arguments, status, said in (
+        (("set", "max_connections=5"), 2, "name whose it is: --user, --client-id, --default-user, --default-client-id"),
+        (("set", "--user", "a", "--default-user", "max_connections=5"), 2, "give either --user or --default-user"),
+        (("set", "--user", "a", "bytes=5"), 2, "'bytes': must be one of producer_byte_rate, consumer_byte_rate"),
+        (("set", "--user", "a", "producer_byte_rate=fast"), 2, "producer_byte_rate=fast: must be a number of bytes"),
+        (("set", "--user", "a", "producer_byte_rate=0"), 1, "producer_byte_rate=0.0: must be a number above 0"),
+        (("set", "--user", "a", "max_connections=1.5"), 1, "max_connections=1.5: must be a whole number"),
+        (("set", "--user", "a", "max_connections"), 2, "must be NAME=VALUE"),
+        (("delete", "--user", "nobody"), 3, "user nobody has no quota"),
+        (("delete", "--default-user", "producer_byte_rate"), 3, "user <default> has no producer_byte_rate"),
+    ):
+        assert said in as_("root", "quota", *arguments, status=status).stderr
+    removed = as_("root", "quota", "delete", "--default-user", "request_percentage")
+    assert removed.stderr == "Removed request_percentage of user <default>.\n"
+    as_("root", "quota", "delete", "--default-user")
+    as_("root", "quota", "delete", "--user", "alice", "--default-client-id")
+    assert json.loads(as_("root", "quota", "list", "-o", "json").stdout) == []
+
+
+def test_quotas_are_for_administrators(as_: As) -> None:
+    """Kafka's operations: DescribeConfigs and AlterConfigs on the cluster."""
+    as_("root", "user", "add", "quentin", stdin=PASSWORD + "\n")
+    refused = as_("quentin", "quota", "list", status=1)
+    assert "[CLUSTER_AUTHORIZATION_FAILED] User:quentin may not DescribeConfigs" in refused.stderr
+    as_("root", "acl", "add", "--principal", "quentin", "--operation", "DescribeConfigs", "--cluster")
+    wait_until(lambda: as_("quentin", "quota", "list", "-o", "json").stdout, "the ACL counts", SOON_S,
+               ignoring=(AssertionError,))  # fmt: skip
+    refused = as_("quentin", "quota", "set", "--user", "root", "max_connections=1", status=1)
+    assert "[CLUSTER_AUTHORIZATION_FAILED] User:quentin may not AlterConfigs" in refused.stderr

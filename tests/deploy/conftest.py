@@ -67,7 +67,7 @@ def started(command: list[str], log: Path, pattern: str, **more: str) -> Iterato
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a standalone master with two workers of one core each, started as README says."""
+    """The address of a standalone master with two workers of one core each, started as the guide Deploying says."""
     directory = tmp_path_factory.mktemp("standalone")
     with ExitStack() as stack:
         master = stack.enter_context(

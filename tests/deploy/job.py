@@ -1,6 +1,7 @@
 """A job that every way of deployment must run: reads and writes as a batch and as a stream, and prints what it saw.
 
-``argv[1]``: JSON with servers, topics, checkpoint; ``remote``: Spark Connect's address; ``register``: see README.
+``argv[1]``: JSON with servers, topics, checkpoint; ``remote``: Spark Connect's address; ``register``: see the
+guide Deploying.
 """
 
 from __future__ import annotations

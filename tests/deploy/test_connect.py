@@ -47,7 +47,7 @@ def test_columns_of_connect_are_said_in_the_words_of_where(tmp_path: Path) -> No
 
 
 def test_job_runs_over_a_connect_server(run_job: Any, tmp_path: Path) -> None:
-    """S1: a server started as README says, whose Python has pylog."""
+    """S1: a server started as the guide Deploying says, whose Python has pylog."""
     port = choose_port("127.0.0.1")
     command = [str(BIN / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
                "--master", "local[2]", "--conf", f"spark.connect.grpc.binding.port={port}",

@@ -1,4 +1,4 @@
-"""A standalone cluster as README starts it: a master and two workers, and jobs that come by ``spark-submit``."""
+"""A standalone cluster as the guide Deploying starts it: a master, two workers, and jobs by ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_job_runs_in_client_mode_where_every_python_has_pylog(standalone: str, r
 
 
 def test_cluster_mode_is_refused_by_spark_for_python(standalone: str, tmp_path: Path) -> None:
-    """Not by us: README says so."""
+    """Not by us: the guide Deploying says so."""
     job = tmp_path / "job.py"
     job.write_text("")
     done = subprocess.run(

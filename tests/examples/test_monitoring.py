@@ -16,8 +16,9 @@ import yaml
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.metrics.table import METRICS, Definition
+from docs.reference import metrics as metrics_page
 from examples.monitoring import alerts, dashboards
-from examples.monitoring.__main__ import FOLDER, README, expressions, files
+from examples.monitoring.__main__ import FOLDER, expressions, files
 
 PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
 TARGET = {"job", "instance", "le", "alertname"}
@@ -53,7 +54,7 @@ def test_what_is_written_is_up_to_date(path: Path) -> None:
 def test_nothing_is_left_of_what_was_written_before() -> None:
     """Each file is written, or writes."""
     there = {path for path in FOLDER.iterdir() if path.suffix not in (".py", "") and path.is_file()}
-    assert there == set(files()) - {README}
+    assert there == set(files())
 
 
 @pytest.mark.parametrize("expression", expressions())
@@ -99,10 +100,10 @@ def test_every_metric_is_on_a_dashboard_or_in_an_alert() -> None:
 
 
 def test_alerts_are_about_what_operators_of_kafka_are_woken_for() -> None:
-    """Each is named once, and README marks what they look at."""
+    """Each is named once, and the page of metrics marks what they look at."""
     names = [alert.name for alert in alerts.ALERTS]
     assert len(set(names)) == len(names)
-    marked = set(re.findall(r"^  \| `(\w+)`(?: \(histogram\))? ⚑", README.read_text(), re.MULTILINE))
+    marked = set(re.findall(r"^\| `(\w+)`(?: \(histogram\))? ⚑", metrics_page.page(), re.MULTILINE))
     assert {
         "offline_partitions", "under_min_isr_partitions", "under_replicated_partitions", "controller",
         "directory_stalled", "directory_failed_partitions", "directory_usable_bytes", "group_lag_seconds",

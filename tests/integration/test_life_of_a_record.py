@@ -1,4 +1,4 @@
-"""One record from `Producer.send` to the group's offset in ZooKeeper, stop by stop as README's table has them."""
+"""One record from `Producer.send` to the group's offset in ZooKeeper, stop by stop as the page about it has them."""
 
 from __future__ import annotations
 

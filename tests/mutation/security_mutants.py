@@ -11,6 +11,8 @@ _AUTHORIZER: Final = ("tests/unit/security/test_authorizer.py",)
 _CREDENTIALS: Final = ("tests/unit/security/test_credentials.py",)
 _RECORDS: Final = ("tests/unit/security/test_records.py",)
 _AUTHENTICATION: Final = ("tests/unit/server/test_authentication.py",)
+_QUOTAS: Final = ("tests/unit/security/test_quotas.py",)
+_QUOTAS_OF_A_BROKER: Final = ("tests/integration/security/test_quotas.py",)
 _STREAMS: Final = ("tests/unit/services/test_rights_of_streams.py",)
 
 SECURITY: Final = (
@@ -143,5 +145,93 @@ SECURITY: Final = (
         new="        for name in dict.fromkeys(topic.name for topic in response.topics):\n",
         breaks="A name gets the same answer whether the topic exists or not.",
         tests=("tests/unit/services/test_authorization.py",),
+    ),
+    Mutant(
+        name="default_of_users_counts_before_a_client_id",
+        file="broker_runtime/security/quotas.py",
+        old="            ((None, client_id), of_id),\n            ((None, DEFAULT), of_id),\n",
+        new="            ((None, DEFAULT), of_id),\n            ((None, client_id), of_id),\n",
+        breaks="The most specific quota counts.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="clients_of_a_user_have_a_quota_each",
+        file="broker_runtime/security/quotas.py",
+        old="            ((user, None), of_user),\n",
+        new="            ((user, None), both),\n",
+        breaks="All clients of a user share its quota.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="new_stream_owes_nothing",
+        file="broker_runtime/security/quotas.py",
+        old="                self._owe(limit, rate, _ms(self._quotas.clock))\n",
+        new="                pass\n",
+        breaks="Nobody escapes a quota by another stream.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="old_quotas_are_kept",
+        file="broker_runtime/security/quotas.py",
+        old="        if table is not self._table:\n",
+        new="        if self._table is None:\n",
+        breaks="A change of quotas is in force as soon as it is read.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="debt_is_never_forgiven",
+        file="broker_runtime/security/quotas.py",
+        old="RateLimit(value * unit, most_debt_s=LONGEST_WAIT_S)",
+        new="RateLimit(value * unit)",
+        breaks="Nobody waits longer for a request than its client would.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="brokers_have_quotas",
+        file="broker_runtime/server/flight.py",
+        old="        return UNLIMITED if caller.is_broker else self._services.quotas.of(",
+        new="        return self._services.quotas.of(",
+        breaks="Followers are never slowed.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
+        name="streams_that_ended_still_count",
+        file="broker_runtime/security/quotas.py",
+        old="                self._open[client] -= 1\n",
+        new="                pass\n",
+        breaks="When a stream ends there is room for another.",
+        tests=_QUOTAS,
+    ),
+    Mutant(
+        name="produced_bytes_are_not_counted",
+        file="broker_runtime/server/produce_stream.py",
+        old="        self._stream.allowance.spend(PRODUCER_BYTE_RATE, size_bytes)\n",
+        new="",
+        breaks="Producers are kept to their quota.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
+        name="reads_do_not_wait",
+        file="broker_runtime/services/read.py",
+        old="            allowance.wait()  # with nothing in hand\n",
+        new="",
+        breaks="Readers of ranges are kept to their quota.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
+        name="held_back_producer_is_not_shown_life",
+        file="broker_runtime/server/produce_stream.py",
+        old="allowance.wait(self._show_alive, holding_bytes=size_bytes)",
+        new="allowance.wait()",
+        breaks="A client that is held back knows that the broker lives.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
+        name="action_is_not_charged",
+        file="broker_runtime/server/flight.py",
+        old="            opening.allowance = allowance\n",
+        new="            pass\n",
+        breaks="Actions are kept to their share of the processor.",
+        tests=_QUOTAS_OF_A_BROKER,
     ),
 )

@@ -127,3 +127,23 @@ def test_given_token_is_passed_on_as_it_is(secured: Secured, options: dict[str, 
     source = DefaultSource({**given, "pylog.token": "pylog.theirs", "subscribe": TOPIC})
     with pytest.raises(Exception, match="the token is not valid, or no longer"):
         source.schema()
+
+
+def test_token_in_a_file_of_the_drivers_is_enough(
+    spark: SparkSession, secured: Secured, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Tasks get what was in it, and not the path, which is nothing to them."""
+    source = DefaultSource(dict(options, subscribe=TOPIC))
+    (*_, partition) = source.reader(source.schema()).partitions()
+    file = tmp_path / "token"
+    file.write_text(partition.token)
+    given = {name: value for name, value in options.items() if not name.startswith("pylog.sasl.")}
+    given["pylog.token.file"] = str(file)
+    from_file = DefaultSource(dict(given, subscribe=TOPIC))
+    reader = from_file.reader(from_file.schema())
+    (*_, task_partition) = reader.partitions()
+    assert task_partition.token == partition.token
+    assert str(file).encode() not in cloudpickle.dumps(reader)
+    rows = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("pylog").options(**given).option("topic", TOPIC).mode("append").save()
+    assert spark.read.format("pylog").options(**given).option("subscribe", TOPIC).load().count() >= 10

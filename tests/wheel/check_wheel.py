@@ -1,5 +1,5 @@
 """The wheel is complete: built, installed into an empty venv as README says, and used from another directory (S1); and
-README's blocks work (`run_readme`).
+the blocks of README and of the documentation work (`run_documents`).
 
     python tests/wheel/check_wheel.py
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # it is run as a program, by its path
 
-from run_readme import STRANGERS, ReadmeError, run_readme
+from run_documents import STRANGERS, DocumentError, run_documents
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 900
@@ -30,7 +30,7 @@ LIMIT_S = 900
 def main() -> None:
     """Builds, checks what is inside, installs, uses."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts background commands with SIGINT ignored, and so would be everything that README starts.
+        # A shell starts background commands with SIGINT ignored, and so would be everything that the blocks start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pylog-wheel-") as name:
@@ -41,9 +41,8 @@ def main() -> None:
         say(began, f"built {wheel.name}, {wheel.stat().st_size >> 10} KiB")
 
         try:
-            readme = (ROOT / "README.md").read_text()
-            run_readme(readme, directory, wheel, lambda text: say(began, text))
-        except ReadmeError as error:
+            run_documents(directory, wheel, lambda text: say(began, text))
+        except DocumentError as error:
             sys.exit(f"wheel-test: {error}")
         environment = directory / "venv"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.run_readme import STRANGERS
+from tests.wheel.run_documents import STRANGERS
 
 pytestmark = pytest.mark.slow
 

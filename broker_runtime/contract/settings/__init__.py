@@ -1,4 +1,4 @@
-"""Settings: each is defined once, and the checks, the defaults, README's tables and the clients' keywords follow.
+"""Settings: each is defined once, and the checks, the defaults, the reference and the clients' keywords follow.
 
 kinds        what values there are: sizes, durations, addresses … and how they are read and shown
 setting      `Setting`: what is said about a setting where it is defined

@@ -2,8 +2,8 @@
 
 The field's name, with ``.`` for ``_``, is the setting's name, its type is the type of the value, and the words of a
 `Literal` are the choices; `Setting` says the rest. `AdminSettings` has what all clients have. The checks, the defaults,
-README's tables and the clients' keywords all come from these fields: after a change,
-``python tests/unit/contract/test_generated.py`` writes the tables and the keywords again.
+the reference and the clients' keywords all come from these fields: after a change,
+``python tests/unit/contract/test_generated.py`` writes the keywords again, and ``python -m docs`` the reference.
 
 Rule: a setting stands here only if it does something, and has Kafka's name where Kafka has the thing. Code outside this
 package takes the dataclasses and never reads a setting by its name.
@@ -143,8 +143,9 @@ class BrokerSettings:
     # None: `memory.limit_bytes` says how much.
     memory_max_bytes: Annotated[int | None, Setting(Kind.SIZE, minimum=832 * _MIB, maximum=1 << 40, kafka="none",
         doc="The resident memory that a broker keeps to: it cuts connections that send more than fits. What may pass "
-            "it for a moment stands in Guarantees and limits. A large `fetch.max.bytes` or `replica.fetch.max.bytes` "
-            "needs more; the broker says how much. Without it a quarter of the machine's, from 1 GiB to 4 GiB.")]
+            "it for a moment stands in the page Careless and hostile clients. A large `fetch.max.bytes` or "
+            "`replica.fetch.max.bytes` needs more; the broker says how much. Without it a quarter of the machine's, "
+            "from 1 GiB to 4 GiB.")]
     fetch_max_bytes: Annotated[int, Setting(Kind.SIZE, 55 * _MIB, minimum=_MIB, maximum=_GIB,
         doc="The most that one fetch is answered with.")]
     replica_lag_time_max_ms: Annotated[int, Setting(Kind.DURATION, 30 * _SECOND, minimum=100, maximum=_DAY,
@@ -259,6 +260,9 @@ class AdminSettings:
         doc="The user's password.")]
     token: Annotated[Secret | None, Setting(Kind.SECRET,
         doc="The token, in place of user and password.")]
+    token_file: Annotated[Path | None, Setting(Kind.PATH, kafka="none",
+        doc="The file that the token is in, which is read again whenever it has changed: for tokens that somebody "
+            "renews.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +359,7 @@ class AdminKeywords(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | Secret | None
     token: str | Secret | None
+    token_file: str | Path | None
 
 
 class ProducerKeywords(AdminKeywords, total=False):
@@ -428,7 +433,7 @@ def _a_setting_of(scope: Scope) -> str:
 
 
 def reference_table(scope: Scope) -> str:
-    """The scope's settings as README has them: a markdown table, one row each, ending with a newline."""
+    """The scope's settings as the reference has them: a markdown table, one row each, ending with a newline."""
     rows = ["| setting | default | allowed | |", "|---|---|---|---|"]
     for setting in settings_of(scope).values():
         shown = setting.show(setting.default)

@@ -227,7 +227,7 @@ def _protocol(name: str) -> str:
 def _fit_client(given: Mapping[str, object], values: Mapping[str, Any]) -> None:
     protocol = values["security_protocol"]
     tls = [name for name in given if name.startswith("ssl.")]
-    sasl = [name for name in given if name.startswith("sasl.") or name == "token"]
+    sasl = [name for name in given if name.startswith(("sasl.", "token"))]
     if tls and not protocol.endswith("SSL"):
         raise InvalidConfigError(f"{tls[0]} needs security.protocol=SSL or SASL_SSL, not {protocol}")
     if sasl and not protocol.startswith("SASL"):
@@ -236,9 +236,11 @@ def _fit_client(given: Mapping[str, object], values: Mapping[str, Any]) -> None:
         raise InvalidConfigError("ssl.certfile and ssl.keyfile need each other")
     if not protocol.startswith("SASL"):
         return
-    is_token = values["token"] is not None
-    if is_token and values["sasl_password"] is not None:
-        raise InvalidConfigError("token and sasl.password are given: leave one of the two out")
+    secrets = {"token": "token", "token.file": "token_file", "sasl.password": "sasl_password"}
+    present = [name for name, field in secrets.items() if values[field] is not None]
+    if len(present) > 1:
+        raise InvalidConfigError(f"{' and '.join(present)} are given: only one of them is allowed")
+    is_token = present not in ([], ["sasl.password"])
     mechanism = "OAUTHBEARER" if is_token else "PLAIN"
     if values["sasl_mechanism"] not in (None, mechanism):
         what = "a token" if is_token else "a user and a password, not a token"

@@ -134,8 +134,8 @@ def _limit(name: str, text: str) -> float:
     try:
         value: Any = float(parse_size(text)) if name in _RATES else float(text.removesuffix("%"))
     except ValueError as error:
-        allowed = str(error) if name in _RATES else "must be a number"
-        raise usage_error(f"{name}={text}: {allowed}") from None
+        allowed = f"must be {error if name in _RATES else 'a number'}"
+        raise usage_error(f"{name}={text:.80}: {allowed}") from None
     return check_limit(name, value)
 
 

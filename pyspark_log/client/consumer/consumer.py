@@ -57,8 +57,8 @@ Committable = Record | ConsumedBatch | Mapping[TopicPartition, int]
 class Consumer(forking.Forkable):
     """Reads topics. ``Consumer("flights", group_id="g")`` subscribes at once; see `subscribe` and `assign`.
 
-    Settings by keyword (``auto_offset_reset="earliest"``) or by dotted name in ``config``: README lists them. As a
-    context manager it is closed at the end.
+    Settings by keyword (``auto_offset_reset="earliest"``) or by dotted name in ``config``: the reference lists them. As
+    a context manager it is closed at the end. ``metrics``: as `Producer`'s.
     """
 
     def __init__(
@@ -69,8 +69,7 @@ class Consumer(forking.Forkable):
         metrics: CollectorRegistry | None = None,
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        """Connects only if ``topics`` are given. ``metrics``: see `Producer`. Raises `InvalidConfigError`, and as
-        `subscribe`."""
+        """Connects only if ``topics`` are given. Raises `InvalidConfigError`, and as `subscribe`."""
         self._settings: ConsumerSettings = resolve(
             "consumer", config, {"bootstrap_servers": bootstrap_servers, **settings}
         )

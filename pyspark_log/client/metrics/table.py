@@ -1,4 +1,4 @@
-"""THE list of clients' metrics: each is defined once, here. The guide's table is this one, as a test makes sure.
+"""THE list of clients' metrics: each is defined once, here, and ``docs/`` generates the reference of it.
 
 Rule: names follow Prometheus: base units, and ``_total`` is added to what only grows. Each label has a bounded number
 of values: the clients' own ids, the topics that they have used, and codes of errors.

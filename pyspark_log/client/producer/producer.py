@@ -59,8 +59,9 @@ _FUTURE_LIMIT_MS = 3_600_000
 class Producer(forking.Forkable):
     """Sends records and batches. One for a whole program is enough; any number may write to a topic at once.
 
-    Settings by keyword (``linger_ms=5``) or by dotted name in ``config``: README lists them. Nothing is connected
-    before the first record. As a context manager it is closed at the end.
+    Settings by keyword (``linger_ms=5``) or by dotted name in ``config``: the reference lists them. Nothing is
+    connected before the first record. As a context manager it is closed at the end. With ``metrics``, a registry of
+    ``prometheus_client``, it counts what it does there; several clients may share one.
     """
 
     def __init__(
@@ -71,8 +72,7 @@ class Producer(forking.Forkable):
         metrics: CollectorRegistry | None = None,
         **settings: Unpack[ProducerKeywords],
     ) -> None:
-        """``metrics``: a registry of ``prometheus_client`` in which the producer counts what it does; several clients
-        may share one. None: it counts nothing. Nor does the child's after ``os.fork``: the registry is the parent's.
+        """``metrics`` None: it counts nothing. Nor does the child's after ``os.fork``: the registry is the parent's.
 
         Raises `InvalidConfigError` for unknown or wrong settings.
         """

@@ -41,10 +41,10 @@ def read(
     ``start``, ``end``: ``"earliest"``, ``"latest"``, an aware datetime (the first record at or after it), an offset
     for every partition, or offsets by partition (by default earliest and latest). ``partitions``: only these.
     ``columns``: only these, in this order; the broker sends no others. ``where``: only the records that match, in the
-    words of Spark SQL (``"delay > 15 AND carrier LIKE 'U%'"``); README says which. A topic with a schema has its
-    columns, one without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a struct
-    of topic, partition, offset, timestamp, timestampType, headers. ``config``: settings of an admin client by dotted
-    name, such as ``security.protocol``.
+    words of Spark SQL (``"delay > 15 AND carrier LIKE 'U%'"``); the guide Spark says which. A topic with a schema has
+    its columns, one without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a
+    struct of topic, partition, offset, timestamp, timestampType, headers. ``config``: settings of an admin client by
+    dotted name, such as ``security.protocol``.
 
     The reader blocks while the broker is away, up to 30 s without progress. Connections end with the reader: read it
     to its end, or close it. Raises `UnknownTopicOrPartitionError`, `SchemaMismatchError` (unknown column),

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyspark_log import Acl
+from pyspark_log import Acl, Admin
+from pyspark_log.errors import SaslAuthenticationError
 from tests.secured import Secured, secured_cluster
+from tests.waiting import SOON_S, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +29,8 @@ def topic(secured: Secured) -> str:
 
 @pytest.fixture
 def new_user(secured: Secured) -> Callable[..., dict[str, str]]:
-    """Makes a user with these ACLs, as (operation, type of resource, name); returns a client's settings."""
+    """Makes a user with these ACLs, as (operation, type of resource, name); returns a client's settings when all
+    brokers know the user (its ACLs may take as long)."""
 
     def make(*rights: tuple[str, str, str], name: str | None = None) -> dict[str, str]:
         user, password = name or f"user-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
@@ -37,6 +40,15 @@ def new_user(secured: Secured) -> Callable[..., dict[str, str]]:
                 Acl(principal=f"User:{user}", operation=operation, resource_type=kind, name=on)  # type: ignore[arg-type]
                 for operation, kind, on in rights
             )
-        return secured.user(user, password)
+        settings = secured.user(user, password)
+        for address in settings["bootstrap.servers"].split(","):
+            with Admin(config={**settings, "bootstrap.servers": address}) as client:
+                wait_until(
+                    lambda client=client: client.list_topics() is not None,
+                    f"{address} knows the user",
+                    SOON_S,
+                    ignoring=(SaslAuthenticationError,),
+                )
+        return settings
 
     return make

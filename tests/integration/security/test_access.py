@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -151,25 +152,26 @@ def test_topic_that_may_not_be_described_might_as_well_not_exist(
 
 
 def test_producer_ends_within_a_second_of_its_acls_removal(secured: Secured, topic: str, new_user: NewUser) -> None:
-    """In the middle of a stream, which stays open: the next record is refused, and nothing of it is in the log."""
+    """In the middle of a stream, which stays open: the next record is refused, and nothing of it is in the log. One
+    partition: another's leader may hear of it later."""
     config = new_user(("Write", "Topic", topic))
     soon(lambda: send(config, topic, b"first"), "the user may write", errors.TopicAuthorizationError)
     producer = Producer(config=config)
     try:
-        producer.send(topic, b"before").result(SOON_S)
+        producer.send(topic, b"before", partition=0).result(SOON_S)
         with secured.admin() as admin:
             admin.delete_acls(AclFilter(principal=f"User:{config['sasl.username']}"))
 
         def refused() -> bool:
             try:
-                producer.send(topic, b"meanwhile").result(SOON_S)
+                producer.send(topic, b"meanwhile", partition=0).result(SOON_S)
             except errors.TopicAuthorizationError:
                 return True
             return False
 
         wait_until(refused, "the producer is refused", SOON_S)
         with pytest.raises(errors.TopicAuthorizationError):
-            producer.send(topic, b"after").result(SOON_S)
+            producer.send(topic, b"after", partition=0).result(SOON_S)
     finally:
         with suppress(errors.AuthorizationError):
             producer.close()
@@ -243,6 +245,37 @@ def _is_refused(config: dict[str, str]) -> bool:
     except errors.SaslAuthenticationError:
         return True
     return False
+
+
+def test_token_in_a_file_is_renewed_under_open_streams(
+    secured: Secured, topic: str, new_user: NewUser, tmp_path: Path
+) -> None:
+    """When the first token ends the broker closes the producer's stream, and its next one begins with the second."""
+    config = new_user(("Write", "Topic", topic), ("Read", "Topic", topic))
+    file = tmp_path / "token"
+
+    def renew(lifetime_ms: int) -> None:
+        with closing(Cluster.from_settings(resolve("admin", config))) as cluster:
+            made = cluster.call("create_token", CreateTokenRequest(lifetime_ms=lifetime_ms), CreateTokenResponse)
+        written = file.with_suffix(".new")
+        written.write_text(made.token + "\n")
+        written.replace(file)
+
+    renew(4_000)
+    others = {name: value for name, value in config.items() if not name.startswith("sasl.")}
+    with_file = {**others, "token.file": str(file)}
+    with Producer(config=with_file, linger_ms=0) as producer:
+        producer.send(topic, b"0").result(SOON_S)
+        renew(60_000)
+        began = time.monotonic()
+        sent = 1
+        while time.monotonic() - began < 8:
+            producer.send(topic, b"%d" % sent).result(SOON_S)
+            sent += 1
+            time.sleep(0.2)
+    assert sorted(consumed(with_file, topic, sent), key=lambda value: int(value or b"-1")) == [
+        b"%d" % number for number in range(sent)
+    ]
 
 
 def test_other_flight_clients_are_asked_as_well(secured: Secured, topic: str, new_user: NewUser) -> None:

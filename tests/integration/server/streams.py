@@ -33,6 +33,7 @@ class ProduceStream:
         descriptor = produce_descriptor(hello or streams.ProduceHello())
         self.writer, self.reader = client.do_put(descriptor, FRAMES_SCHEMA, OPTIONS)
         self.sent = 0
+        self.heartbeats = 0
 
     def __enter__(self) -> ProduceStream:
         return self
@@ -60,6 +61,7 @@ class ProduceStream:
             response = message_of(message, streams.ProduceResponse)
             if response.request_id != -1:
                 return response
+            self.heartbeats += 1
 
     def end(self) -> PylogError:
         """The error with which the server ended the stream."""

@@ -30,6 +30,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "create_partitions": {"name": "t", "total": 2},
     "create_acls": {"acls": ()},
     "delete_acls": {"filters": ()},
+    "alter_quotas": {"changes": ()},
     "add_columns": {"name": "t", "schema": b""},
     "alter_config": {"topic": "t", "changes": {}},
     "list_offsets": {"queries": ()},

@@ -281,7 +281,7 @@ class Directed:
             return state.leader is None and leader.broker_id not in state.isr
 
         def strike() -> None:
-            if self._has_reported_all(leader):  # what fails a moment before the kill is lost, as README says
+            if self._has_reported_all(leader):  # what fails a moment before the kill is lost, as Guarantees says
                 self._world.trace.situation("successor killed before it commits")
                 self._back_before_all_others(at, leader)
 

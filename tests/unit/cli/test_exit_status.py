@@ -32,7 +32,7 @@ def status_of(raised: BaseException, behind: BaseException | None = None) -> int
     [(KeyboardInterrupt(), 130), (TerminatedError(), 143), (UnknownTopicOrPartitionError("t"), 3), (OSError("x"), 1)],
 )
 def test_expected_errors_have_their_status(error: BaseException, status: int) -> None:
-    """W27: the exit statuses are those that README lists."""
+    """W27: the exit statuses are those that the guide Command line lists."""
     assert status_of(error) == status
 
 

@@ -150,7 +150,7 @@ def test_rows_of_any_type_survive_the_round_trip(data: st.DataObject) -> None:
     ],
 )
 def test_each_type_has_its_form(kind: pa.DataType, value: Any, text: Any) -> None:
-    """The forms are those of the table in README."""
+    """The forms are those of the table in the guide Records in and out."""
     assert to_json(pa.array([value, None], kind)) == [text, None]
 
 

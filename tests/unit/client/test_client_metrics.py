@@ -8,7 +8,6 @@ import queue
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +44,6 @@ from pyspark_log.client.producer.partition_queue import PartitionQueue, Producer
 from pyspark_log.client.throttling import StreamThrottle
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
-GUIDE = Path(__file__).parents[3] / "docs/pages/guides/client-metrics.md"
 LIMIT_S = 20.0
 
 
@@ -421,13 +419,3 @@ def test_each_second_of_a_wait_counts_once(caplog: pytest.LogCaptureFixture) -> 
     assert waits == [2.0, 2.0, 1.0]
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["throttle stream kind=fetch broker=3 client_id=me throttle_ms=2000"]
-
-
-def test_guide_has_the_table_as_it_is() -> None:
-    """Whoever reads the guide reads the metrics there are."""
-    rows = [
-        f"| `{each.series}`{' (histogram)' if each.kind == 'histogram' else ''} | {', '.join(each.labels)} "
-        f"| {each.help} | {each.kafka} |"
-        for each in METRICS.values()
-    ]
-    assert [line for line in GUIDE.read_text().splitlines() if line.startswith("| `pylog_")] == rows

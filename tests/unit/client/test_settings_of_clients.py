@@ -29,6 +29,15 @@ from pyspark_log import Admin, Consumer, Producer, errors
             "token and sasl.password are given",
         ),
         (
+            {"security_protocol": "SASL_PLAINTEXT", "token_file": "/some/file", "token": "abc"},
+            "token and token.file are given: only one of them is allowed",
+        ),
+        ({"token_file": "/some/file"}, "token.file needs security.protocol=SASL_SSL or SASL_PLAINTEXT"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "token_file": "/no/where"},
+            "token.file=/no/where: cannot be read: No such file or directory",
+        ),
+        (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "token": "abc"},
             "sasl.mechanism=PLAIN does not fit: a token is given",
         ),
@@ -47,6 +56,39 @@ def test_settings_that_secure_nothing_are_refused_when_a_client_is_made(
     assert says in str(refused.value)
     assert "secret8" not in str(refused.value)
     assert "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"\xff\xfe", b"a\nb", b"a" * 20_000])
+def test_file_that_holds_no_token_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    settings = resolve("admin", {"security.protocol": "SASL_PLAINTEXT", "token.file": str(path)})
+    with pytest.raises(errors.InvalidConfigError, match="must be one token, of at most 16 KiB"):
+        access_of(settings)
+
+
+def test_token_is_read_again_when_its_file_has_changed_and_kept_when_it_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever renews it may be at it; a thousand calls meanwhile make one line."""
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    access = access_of(resolve("admin", {"security.protocol": "SASL_PLAINTEXT", "token.file": str(path)}))
+    assert access.credentials is not None
+    assert access.credentials() == [("authorization", "Bearer first")]
+    renewed = tmp_path / "renewed"
+    renewed.write_text("other")
+    renewed.replace(path)
+    assert access.credentials() == [("authorization", "Bearer other")]
+    path.unlink()
+    for _ in range(1_000):
+        assert access.credentials() == [("authorization", "Bearer other")]
+    path.write_text("no token at all")
+    assert access.credentials() == [("authorization", "Bearer other")]
+    path.write_text("third")
+    assert access.credentials() == [("authorization", "Bearer third")]
+    assert len([record for record in caplog.records if "read token" in record.message]) == 1
+    assert "other" not in caplog.text
 
 
 def test_password_is_in_no_repr_of_a_clients_settings() -> None:

@@ -1,6 +1,6 @@
-"""Everything generated from the settings' definitions is up to date: README's tables and the clients' keywords.
+"""What is generated from the settings' definitions in the code is up to date: the clients' keywords.
 
-``python tests/unit/contract/test_generated.py`` generates both again.
+``python tests/unit/contract/test_generated.py`` generates them again. The reference is `tests/test_docs.py`'s.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from broker_runtime.contract.settings import (
     ProducerSettings,
     Setting,
     definitions,
-    reference_table,
     settings_of,
 )
 from broker_runtime.contract.settings.kinds import Kind
 
-README = Path(__file__).parents[3] / "README.md"
 DEFINITIONS = Path(definitions.__file__)
-_TABLE = re.compile(r"(<!-- settings:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _KEYWORDS = re.compile(r"(# --- made from the classes above [^\n]*\n).*?(# --- end of what is made -)", re.DOTALL)
 _TYPES = {
     Kind.TEXT: "str | None",
@@ -37,11 +34,6 @@ _TYPES = {
     Kind.NAMES: "Sequence[str] | str | None",
 }
 """The annotation for a caller, where it is the same for all settings of a kind."""
-
-
-def with_tables(text: str) -> str:
-    """README with every table of settings generated again."""
-    return _TABLE.sub(lambda found: f"{found[1]}{reference_table(found[2]).strip()}\n{found[3]}", text)  # type: ignore[arg-type]
 
 
 def with_keywords(text: str) -> str:
@@ -85,13 +77,6 @@ def name_of(part: Any) -> str:
     return "None" if part is type(None) else re.sub(r"\b(typing|collections\.abc)\.", "", str(part))
 
 
-def test_readme_has_the_settings_of_the_code() -> None:
-    """One definition in the code generates validation, help and the reference."""
-    text = README.read_text()
-    assert {scope for _, scope, _ in _TABLE.findall(text)} == {"topic", "broker", "producer", "consumer"}
-    assert with_tables(text) == text
-
-
 def test_keywords_of_clients_are_their_settings() -> None:
     """A type checker knows each setting of a client as a keyword, and the types it accepts."""
     text = DEFINITIONS.read_text()
@@ -100,5 +85,4 @@ def test_keywords_of_clients_are_their_settings() -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))
     DEFINITIONS.write_text(with_keywords(DEFINITIONS.read_text()))

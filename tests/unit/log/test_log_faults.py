@@ -192,7 +192,7 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(seed):
 @pytest.mark.parametrize("flush_mode", ["os", "interval"])
 @pytest.mark.parametrize("seed", range(20))
 def test_power_loss_without_fsync_costs_the_unsynced_end_and_not_the_partition(flush_mode, seed):
-    """README, guarantees: fsynced records are there, others may be lost in any order; the partition continues to
+    """The page Guarantees: fsynced records are there, others may be lost in any order; the partition continues to
     serve.
     """
     rng = random.Random(seed)

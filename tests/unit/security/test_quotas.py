@@ -357,3 +357,24 @@ def test_changes_set_and_remove_limits_and_leave_others() -> None:
         quota("alice", max_connections=7.0),
     )
     assert set(LIMITS) == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, MAX_CONNECTIONS}
+
+
+def test_requests_that_are_held_back_have_room_for_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it the next one is not read, so a hundred streams over their quota take no memory but that."""
+    monkeypatch.setattr(module, "_MOST_HELD_BYTES", 1_000)
+    world = World(quota("alice", producer_byte_rate=100.0))
+    allowance = world.of("alice", "etl")
+    allowance.spend(PRODUCER_BYTE_RATE, 600)
+    allowance.wait_for_room(lambda: None)
+    assert world.clock.slept == [], "there is room: it is read"
+    with world.quotas.holding(1_000):
+        allowance.wait_for_room(lambda: None)
+    assert sum(world.clock.slept) == pytest.approx(5.0, abs=0.01), "until it need not be held"
+    allowance.spend(PRODUCER_BYTE_RATE, 600)
+    held = []
+    allowance.wait(lambda: held.append(world.quotas._held_bytes), holding_bytes=700)
+    assert set(held) == {700}
+    assert world.quotas._held_bytes == 0
+    with pytest.raises(ZeroDivisionError), world.quotas.holding(5):
+        raise ZeroDivisionError
+    assert world.quotas._held_bytes == 0

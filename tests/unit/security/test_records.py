@@ -9,14 +9,17 @@ import pytest
 from broker_runtime.contract.acls import Acl, AclFilter
 from broker_runtime.contract.errors import CorruptRecordError, InvalidRequestError, ZooKeeperUnavailableError
 from broker_runtime.contract.passwords import hash_password
+from broker_runtime.contract.quotas import Quota, QuotaChange, QuotaEntity
 from broker_runtime.security import records as module
 from broker_runtime.security.records import SecurityRecords
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.znodes import SECURITY_ACLS, SECURITY_TOKEN_KEY, SECURITY_USERS
+from broker_runtime.zookeeper.znodes import SECURITY_ACLS, SECURITY_QUOTAS, SECURITY_TOKEN_KEY, SECURITY_USERS
 
 ALICE = hash_password("correct horse", cost=2**14)
 READ = Acl(principal="User:bob", operation="Read", resource_type="Topic", name="t")
 WRITE = Acl(principal="User:bob", operation="Write", resource_type="Topic", name="t")
+
+BOB = QuotaEntity(user="bob")
 
 
 @pytest.fixture
@@ -93,6 +96,30 @@ def test_users_come_and_go(records: SecurityRecords) -> None:
     assert list(records.users) == ["alice"]
 
 
+def test_quotas_are_changed_all_or_none_and_known_to_other_brokers(
+    zookeeper: MemoryZooKeeper, records: SecurityRecords
+) -> None:
+    """Limits that a change does not name stay."""
+    other = SecurityRecords(zookeeper.client())
+    other.read()
+    first = QuotaChange(entity=BOB, limits=(("producer_byte_rate", 5.0), ("max_connections", 2.0)))
+    assert records.alter_quotas([first]) == records.quotas()
+    wrong = QuotaChange(entity=QuotaEntity(client_id="x"), limits=(("bytes", 5.0),))
+    with pytest.raises(InvalidRequestError, match="quota 'bytes': must be one of"):
+        records.alter_quotas([QuotaChange(entity=BOB, limits=(("producer_byte_rate", None),)), wrong])
+    assert records.quotas() == (Quota(entity=BOB, limits={"producer_byte_rate": 5.0, "max_connections": 2.0}),)
+    other.step()
+    found = other.quota_table.find("producer_byte_rate", "bob", "x")
+    assert found is not None
+    assert found[1] == 5.0
+    version = zookeeper.client().get(SECURITY_QUOTAS).version
+    records.alter_quotas([first])
+    assert zookeeper.client().get(SECURITY_QUOTAS).version == version, "nothing new, nothing written"
+    assert records.alter_quotas([QuotaChange(entity=BOB, limits=tuple((name, None) for name, _ in first.limits))]) == ()
+    other.step()
+    assert not other.quota_table
+
+
 def test_key_of_tokens_is_made_once(zookeeper: MemoryZooKeeper, records: SecurityRecords) -> None:
     other = SecurityRecords(zookeeper.client())
     other.read()
@@ -108,13 +135,16 @@ def test_damage_changes_nothing_and_lets_nobody_in(zookeeper: MemoryZooKeeper, r
     records.alter_users({"alice": ALICE}, ())
     records.step()
     client = zookeeper.client()
-    for path in (SECURITY_ACLS, SECURITY_USERS, SECURITY_TOKEN_KEY):
+    records.alter_quotas([QuotaChange(entity=BOB, limits=(("producer_byte_rate", 5.0),))])
+    records.step()
+    for path in (SECURITY_ACLS, SECURITY_USERS, SECURITY_QUOTAS, SECURITY_TOKEN_KEY):
         client.set(path, b"{damaged", version=client.get(path).version)
     records.step()
     assert not may_read(records)
     assert records.access_list.allows("eve", "h", "Read", "Topic", "t")
     assert list(records.users) == ["alice"]
     assert records.token_key is not None
+    assert records.quota_table.find("producer_byte_rate", "bob", "x") is not None
     with pytest.raises(CorruptRecordError):
         records.create_acls([READ])
     begun_now = SecurityRecords(zookeeper.client())

@@ -1,4 +1,6 @@
-"""README's code blocks, and the `pylog` commands that its text names. Pure: `run_readme` runs them.
+"""The code blocks of README and of the documentation's pages, and the `pylog` commands that their text names.
+
+`run_documents` runs the blocks.
 
 Every block has a kind: ``sh`` and ``python`` are run unchanged, in order; ``toml`` is a file that a command reads;
 ``text`` is a drawing, a listing or a synopsis. Blocks that are not run are in `NOT_RUN`, with the reason.
@@ -11,6 +13,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = ROOT / "docs" / "pages"
+
+# These begin with an empty machine; every other page goes on where the last of them ends.
+BEGINNINGS = ("README.md", "docs/pages/getting-started.md")
 
 LANGUAGES = ("sh", "python", "toml", "text")
 
@@ -22,8 +31,9 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. ``line``: where it begins in README."""
+    """A fenced block. ``line``: where it begins in the document."""
 
+    document: str
     line: int
     language: str
     text: str
@@ -32,6 +42,11 @@ class Block:
     def first_line(self) -> str:
         """The block's first line, by which it is identified."""
         return self.text.split("\n", 1)[0]
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.document} line {self.line}"
 
     @property
     def is_synopsis(self) -> bool:
@@ -53,23 +68,29 @@ class NamedCommand:
     options: tuple[str, ...]
 
 
-def blocks(readme: str) -> list[Block]:
+def documents() -> dict[str, str]:
+    """README and all pages: texts by their paths, in the order in which their blocks are run."""
+    pages = sorted(str(path.relative_to(ROOT)) for path in PAGES.rglob("*.md"))
+    return {name: (ROOT / name).read_text() for name in dict.fromkeys([*BEGINNINGS, *pages])}
+
+
+def blocks(text: str, document: str = "") -> list[Block]:
     """All blocks in order, without the indentation of a list around them."""
     found: list[Block] = []
-    lines = iter(enumerate(readme.splitlines(), 1))
+    lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
         fence = re.match(r"( *)```(\S*)\s*$", line)
         if fence:
             inside = itertools.takewhile(lambda each: each[1].strip() != "```", lines)
-            text = "\n".join(each.removeprefix(fence[1]) for _, each in inside)
-            found.append(Block(number, fence[2], text))
+            content = "\n".join(each.removeprefix(fence[1]) for _, each in inside)
+            found.append(Block(document, number, fence[2], content))
     return found
 
 
-def named_commands(readme: str) -> list[NamedCommand]:
+def named_commands(text: str) -> list[NamedCommand]:
     """The commands of synopses and of the running text (`` `pylog …` ``)."""
-    calls = [line for block in blocks(readme) if block.is_synopsis for line in _joined(block.text)]
-    prose = re.sub(r"^ *```.*?^ *```", "", readme, flags=re.DOTALL | re.MULTILINE)
+    calls = [line for block in blocks(text) if block.is_synopsis for line in _joined(block.text)]
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
     calls += [" ".join(call.split()) for call in re.findall(r"`(pylog\s[^`]+)`", prose)]
     return [_named(call) for call in calls]
 

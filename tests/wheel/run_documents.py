@@ -1,16 +1,17 @@
-"""Runs README's blocks as printed, in order, in an empty directory: whatever a newcomer types works.
+"""Runs the blocks of README and of the documentation's pages as printed, in order: whatever a newcomer types works.
 
-    python tests/wheel/run_readme.py dist/pyspark_log-0.1.0-py3-none-any.whl [README.md]
+    python tests/wheel/run_documents.py dist/pyspark_log-0.1.0-py3-none-any.whl
 
-The first block creates the virtual environment, where the wheel stands in for the clone. All other differences from the
-printed text are in `SUBSTITUTIONS` and `FILES`, below, or set by the environment (`PYLOG_PORT`,
-`PYLOG_BOOTSTRAP_SERVERS`, `HOME`), so that nothing meets another cluster on this machine. A `pylog up` runs in the
-background until the end, as in a reader's first terminal. A block that fails, or that nothing here knows how to run,
-fails the whole run.
+README begins in an empty directory, and so does the page for newcomers, in which all other pages go on. The first block
+creates the virtual environment, where the wheel stands in for the clone. All other differences from the printed text
+are in `SUBSTITUTIONS`, `PORTS` and `FILES`, below, or set by the environment (`PYLOG_PORT`, `PYLOG_BOOTSTRAP_SERVERS`,
+`HOME`), so that nothing meets another cluster on this machine. Servers run in the background until the end, as in
+terminals of their own. A block that fails, or that nothing here knows how to run, fails the whole run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -29,14 +30,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # it is run as a program, by its path
 
-from readme import Block, blocks, shell_lines
+from documents import BEGINNINGS, Block, blocks, documents, shell_lines
 
-ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 600
+START_LIMIT_S = 60
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
 # What replaces a word of a printed command here.
 SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check {wheel}"}
+
+# What replaces a printed port here, or the digits that several printed ports have in common.
+PORTS = ("2181", "929", "939", "949")
+_PORT = re.compile(rf"(?<![\w.])({'|'.join(PORTS)})(?=\D|\d\b)")
+
+# Servers that are started in terminals of their own, and what each says when it serves.
+SERVERS = {"pylog zookeeper start": "ZooKeeper is listening", "pylog broker start": "serve clients"}
 
 # The values of a TOML block here, and the command that reads it. Values that are not named stay as printed.
 BROKER_FILE = '"broker.id" = 1'
@@ -60,25 +68,51 @@ MAKES_SESSION = "from pyspark.sql import SparkSession"
 UNTIL_CTRL_C = "# until Ctrl-C"
 LINES_BEFORE_CTRL_C = 8
 
-# The output that must appear, by a block's first line: a command that shows nothing has not done what README says.
+# The output that must appear, by what stands in a block: a command that shows nothing has not done what the text says.
 OUTPUT = {
+    "pylog topic create rides": ["all replicas in sync"],
+    "pylog produce rides": ['"city":"Oslo"', '{"city":"Rome","minutes":31,"price":18.0}'],
+    'producer.send_batch("rides"': ["'city': 'Lima'"],
+    'rides.groupBy("city")': ["|Oslo|", "price: double"],
+    "late.write": ["|     UA|", "31|"],
+    "pylog group describe billing": ["rides"],
+    "pylog consume long-rides": ['"minutes":31', "long-rides-query"],
+    "cluster.kill(leader)": ["[b'before', b'after']"],
+    "pylog topic create orders": ["LAG-S", "a partition is more than 100 behind: exit status 5"],
+    "pylog group reset shipping": ["--execute"],
+    "cat > secure/root.toml": ["3 brokers", "User:bob    Allow       Read       Topic"],
+    "for user in alice bob; do": ["100 EUR"],
+    "payments.selectExpr": ["|100 EUR|", "|  7 EUR|", "| 12 EUR|"],
+    "PYLOG_CONFIG=secure/alice.toml pylog consume": [
+        "TOPIC_AUTHORIZATION_FAILED",
+        "alice may not read",
+        "nobody comes without TLS",
+        "bob has no certificate for IN",
+        "SASL_AUTHENTICATION_FAILED",
+        "a wrong password",
+    ],
     "pylog topic create flights": ['"carrier":"UA"', '"carrier":"AA"', "PARTITION"],
-    MAKES_SESSION: ["|     UA|    1|", "|     AA|    1|", "carrier: string", "dep_delay: integer"],
-    "import pyarrow as pa": ["b'hello'", "carrier: string"],
+    'flights.groupBy("carrier").count()': [
+        "|     UA|    1|",
+        "|     AA|    1|",
+        "carrier: string",
+        "dep_delay: integer",
+    ],
+    'producer.send("words", b"hello"': ["b'hello'", "carrier: string"],
     "from pyspark_log import Admin, Consumer, Producer\n": ["doing job 0", "doing job 7"],
 }
 
 
-class ReadmeError(Exception):
-    """A block did not do what README says."""
+class DocumentError(Exception):
+    """A block did not do what the text around it says."""
 
 
 class Newcomer:
-    """A user who types README from its top."""
+    """A user who types a document from its top."""
 
     def __init__(self, directory: Path, wheel: Path) -> None:
         self.directory = directory
-        self.port, self.broker_port = free_port(), free_port()
+        self.port, self.broker_port = ten_free_ports(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.names = {
             "wheel": str(wheel),
@@ -90,7 +124,8 @@ class Newcomer:
         self.environment = {key: value for key, value in self.environment.items() if not key.startswith("PYLOG_")}
         self.environment |= {"HOME": str(directory), "PYLOG_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
         self.environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "NO_COLOR": "1"}
-        self.background: list[subprocess.Popen[str]] = []
+        self.ports = {printed: instead_of(printed) for printed in PORTS}
+        self.background: list[subprocess.Popen[str] | subprocess.Popen[bytes]] = []
         self.deferred: list[Block] = []
 
     def run(self, block: Block) -> None:
@@ -102,18 +137,18 @@ class Newcomer:
         elif block.language == "toml":
             self._file(block)
         elif block.language != "text":
-            raise ReadmeError(f"line {block.line}: nobody knows how to run a block of {block.language!r}")
+            raise DocumentError(f"{block.place}: nobody knows how to run a block of {block.language!r}")
 
     def finish(self) -> None:
         """Checks that every runnable block has been run; ends what still runs."""
         if self.deferred:
-            raise ReadmeError(f"line {self.deferred[0].line}: no later block makes its session")
+            raise DocumentError(f"{self.deferred[0].place}: no later block makes its session")
 
     def stop(self) -> None:
         """Presses Ctrl-C in the background terminals."""
-        for process in self.background:
+        # The last ones first: brokers, and then their ZooKeeper.
+        for process in reversed(self.background):
             process.send_signal(signal.SIGINT)
-        for process in self.background:
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
@@ -127,6 +162,10 @@ class Newcomer:
                 self._script(block, before)
                 before = []
                 self._up(block, line)
+            elif re.match("|".join(SERVERS), line):
+                self._script(block, before)
+                before = []
+                self._server(block, line)
             elif re.match(r"pylog doctor\b", line):
                 self._script(block, before)
                 before = []
@@ -141,15 +180,41 @@ class Newcomer:
         script = "\n".join(lines)
         for printed, instead in SUBSTITUTIONS.items():
             script = re.sub(rf"^{re.escape(printed)}(?=\s|$)", instead.format(**self.names), script, flags=re.MULTILINE)
-        done = self._call(["bash", "-euo", "pipefail", "-c", f"{self._activate()}{script}"])
+        # A file that the text names says where the brokers are; in the reader's terminal no variable does.
+        unset = "unset PYLOG_BOOTSTRAP_SERVERS; " if "PYLOG_CONFIG=" in script else ""
+        command = f"{self._activate()}{unset}{self._with_ports(script)}"
+        done = self._call(["bash", "-euo", "pipefail", "-c", command])
         check(block, done.returncode == 0, done.stdout)
         expect(block, done.stdout)
+
+    def _with_ports(self, script: str) -> str:
+        return _PORT.sub(lambda found: self.ports[found[1]], script)
+
+    def _server(self, block: Block, line: str) -> None:
+        command = self._with_ports(line)
+        (said,) = [said for begin, said in SERVERS.items() if line.startswith(begin)]
+        log = self.directory / f"server{len(self.background)}.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"{self._activate()}exec {command}"],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.background.append(process)
+        end_s = time.monotonic() + START_LIMIT_S
+        while said not in log.read_text() and process.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.1)
+        check(block, said in log.read_text(), log.read_text())
 
     def _activate(self) -> str:
         return ". venv/bin/activate; " if (self.directory / "venv").exists() else ""
 
     def _doctor(self, block: Block, line: str) -> None:
-        # README is not at fault if something else has the default port on this machine.
+        # The text is not at fault if something else has the default port on this machine.
         done = self._call(["bash", "-c", f"{self._activate()}{line}"])
         rows = [row.split()[0] for row in done.stdout.splitlines() if re.search(r"\s(bad)\s", row)]
         check(block, done.returncode in {0, 5} and set(rows) <= {"cluster", "ports"}, done.stdout)
@@ -173,8 +238,8 @@ class Newcomer:
         reader = threading.Thread(target=lambda: said.extend(iter(process.stderr.readline, "")), daemon=True)
         reader.start()
         address = process.stdout.readline().strip()
-        check(block, address == self.address, f"pylog up reported {address!r}\n{''.join(said)}")
-        # README's reader relies on a default port, here it is set by name.
+        check(block, address.split(",")[0] == self.address, f"pylog up reported {address!r}\n{''.join(said)}")
+        # The reader relies on a default port, here it is set by name.
         self.environment["PYLOG_BOOTSTRAP_SERVERS"] = self.address
         zookeeper = re.search(r"ZooKeeper +(\S+)", "".join(said))
         check(block, zookeeper is not None, "".join(said))
@@ -185,7 +250,7 @@ class Newcomer:
         if block.first_line.startswith(USES_SESSION):
             self.deferred.append(block)
             return
-        program = block.text
+        program = self._with_ports(block.text)
         if MAKES_SESSION in program:
             program = "\n".join([program, *(later.text for later in self.deferred)])
             self.deferred.clear()
@@ -225,7 +290,7 @@ class Newcomer:
     def _file(self, block: Block) -> None:
         replaced = FILES.get(block.first_line)
         if replaced is None:
-            raise ReadmeError(f"line {block.line}: nobody knows which command reads this file")
+            raise DocumentError(f"{block.place}: nobody knows which command reads this file")
         tomllib.loads(block.text)
         text = block.text
         for printed, instead in replaced.items():
@@ -241,7 +306,7 @@ class Newcomer:
             done = self._call(["bash", "-c", f"{self._activate()}pylog topic list"])
             self.environment["PYLOG_BOOTSTRAP_SERVERS"] = servers
             del self.environment["PYLOG_CONFIG"]
-            check(block, done.returncode == 0 and "flights" in done.stdout, done.stdout)
+            check(block, done.returncode == 0 and "rides" in done.stdout, done.stdout)
 
     def _broker(self, block: Block) -> None:
         process = subprocess.Popen(
@@ -284,13 +349,13 @@ class Newcomer:
 def check(block: Block, holds: bool, shown: str) -> None:
     """Raises with the block and the observed output."""
     if not holds:
-        raise ReadmeError(f"README line {block.line}: this did not work:\n{block.text}\n\n{shown}")
+        raise DocumentError(f"{block.place}: this did not work:\n{block.text}\n\n{shown}")
 
 
 def expect(block: Block, printed: str) -> None:
     """Checks that the output required by `OUTPUT` is there."""
     for begin, wanted in OUTPUT.items():
-        if block.text.startswith(begin):
+        if begin in block.text:
             for text in wanted:
                 check(block, text in printed, f"{text!r} was not printed:\n{printed}")
 
@@ -308,6 +373,21 @@ def free_port() -> int:
             return port
 
 
+def ten_free_ports() -> int:
+    """The first of ten; it ends with 0."""
+    while True:
+        first = free_port() // 10 * 10
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + 10):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
+def instead_of(printed: str) -> str:
+    """What stands in for printed digits of ports: for all four a free port, for three what ten of them begin with."""
+    return str(free_port()) if len(printed) == 4 else str(ten_free_ports() // 10)
+
+
 @contextmanager
 def newcomer(directory: Path, wheel: Path) -> Iterator[Newcomer]:
     """A newcomer, with nothing left running afterwards."""
@@ -318,27 +398,38 @@ def newcomer(directory: Path, wheel: Path) -> Iterator[Newcomer]:
         somebody.stop()
 
 
-def run_readme(readme: str, directory: Path, wheel: Path, tell: Callable[[str], None]) -> None:
-    """Runs all blocks; raises `ReadmeError` at the first that does not work. ``directory/venv`` exists afterwards."""
-    with newcomer(directory, wheel) as somebody:
-        for block in blocks(readme):
-            if block.reason_not_to_run is not None:
-                tell(f"README line {block.line}: not run: {block.reason_not_to_run}")
-                continue
-            somebody.run(block)
-            if block.language != "text":
-                tell(f"README line {block.line}: {block.first_line[:60]}")
-        somebody.finish()
+def run_documents(directory: Path, wheel: Path, tell: Callable[[str], None]) -> None:
+    """Runs all blocks; raises `DocumentError` at the first that does not work. ``directory/venv`` exists afterwards."""
+    found = {name: blocks(text, name) for name, text in documents().items()}
+    for number, beginning in enumerate(BEGINNINGS):
+        is_last = number == len(BEGINNINGS) - 1
+        followers = [name for name in found if name not in BEGINNINGS] if is_last else []
+        place = directory if number == 0 else directory / f"beginning{number}"
+        place.mkdir(exist_ok=True)
+        if number > 0:
+            (place / "venv").symlink_to(directory / "venv")  # it was made as printed; once more tells nothing new
+        with newcomer(place, wheel) as somebody:
+            for name in (beginning, *followers):
+                for block in found[name]:
+                    _run(block, somebody, tell)
+            somebody.finish()
 
 
-def main(wheel: str, readme: str = str(ROOT / "README.md")) -> None:
+def _run(block: Block, somebody: Newcomer, tell: Callable[[str], None]) -> None:
+    if block.reason_not_to_run is not None:
+        tell(f"{block.place}: not run: {block.reason_not_to_run}")
+        return
+    somebody.run(block)
+    if block.language != "text":
+        tell(f"{block.place}: {block.first_line[:60]}")
+
+
+def main(wheel: str) -> None:
     """Runs it in a temporary directory."""
-    with tempfile.TemporaryDirectory(prefix="pylog-readme-") as name:
+    with tempfile.TemporaryDirectory(prefix="pylog-documents-") as name:
         try:
-            run_readme(
-                Path(readme).read_text(), Path(name), Path(wheel).absolute(), lambda text: print(text, flush=True)
-            )
-        except ReadmeError as error:
+            run_documents(Path(name), Path(wheel).absolute(), lambda text: print(text, flush=True))
+        except DocumentError as error:
             sys.exit(str(error))
 
 
