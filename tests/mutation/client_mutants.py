@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.mutation.harness import Mutant
 
+_METRICS: Final = ("tests/unit/client/test_client_metrics.py",)
+
 CLIENT: Final = (
     Mutant(
         name="commit_without_the_guard_of_the_claim",
@@ -606,5 +608,61 @@ CLIENT: Final = (
         new="    if False:\n",
         breaks="A leader appends nothing that readers cannot read.",
         tests=("tests/unit/contract/test_frame_damage.py",),
+    ),
+    Mutant(
+        name="each_answer_of_one_wait_counts_all_of_it",
+        file="pyspark_log/client/throttling.py",
+        old="self._count(end_s - max(now_s, self._until_s))",
+        new="self._count(end_s - now_s)",
+        breaks="Each second in which a stream is held back counts once.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="batches_that_were_never_sent_count_as_retries",
+        file="pyspark_log/client/producer/accumulator.py",
+        old="        if reason is not None:\n            for batch in batches:\n",
+        new="        if True:\n            for batch in batches:\n",
+        breaks="A retry is counted when something was sent in vain.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="registry_is_kept_by_its_families",
+        file="pyspark_log/client/metrics/counts.py",
+        old="WeakValueDictionary[int, _Families] = WeakValueDictionary()",
+        new="dict[int, _Families] = {}",
+        breaks="A registry that nobody uses is freed.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="lags_of_clients_of_one_name_add_up",
+        file="pyspark_log/client/metrics/counts.py",
+        old='    "consumer_max_lag_records": max,\n',
+        new='    "consumer_max_lag_records": sum,\n',
+        breaks="Of clients with one name the largest lag counts.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="lag_counts_from_what_was_fetched",
+        file="pyspark_log/client/consumer/fetcher.py",
+        old="max(0, state.end_offset - state.position) for state in known",
+        new="max(0, state.end_offset - state.fetch_offset) for state in known",
+        breaks="A consumer is behind by what its caller has not got yet.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="closed_producer_still_has_a_buffer",
+        file="pyspark_log/client/producer/producer.py",
+        old="        self._meters.closed()\n",
+        new="",
+        breaks="A closed client says nothing of how things are now.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="forked_consumer_counts_for_its_parent",
+        file="pyspark_log/client/consumer/delivery.py",
+        old='nothing is counted."""\n        self._meters = NO_CONSUMER_METERS\n',
+        new='nothing is counted."""\n',
+        breaks="After a fork only the parent counts.",
+        tests=("tests/integration/client/test_resources.py",),
     ),
 )
