@@ -55,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A value as text. ``kind``: null, number, text, bytes or nested. ``is_cut``: there is more of it."""
+    """A value as text. ``kind``: null, number, time, text, bytes or nested. ``is_cut``: there is more of it."""
 
     text: str
     kind: str
@@ -97,8 +97,8 @@ class Bar:
 
 
 def browse(connection: Connection, topic: TopicDescription, wanted: Wanted) -> Browsed:
-    """The records, in the order of their time, or against it. Raises `OptionError`, `InvalidPredicateError`, and what reading
-    raises."""
+    """The records, in the order of their time, or against it. Raises `OptionError`, `InvalidPredicateError`, and what
+    reading raises."""
     partitions = _partitions(topic, wanted.partition)
     place = parse_place(in_utc(wanted.start), now_ms=round(time.time() * 1000), option="from")
     deadline = Deadline(_LIMIT_S)
@@ -212,7 +212,9 @@ def cells_of(column: pa.Array) -> list[Cell]:
     kind = column.type
     if pt.is_binary(kind):
         return [_cell(bytes_text(value), "text" if _is_text(value) else "bytes") for value in column.to_pylist()]
-    shown = "nested" if pt.is_nested(kind) else "number" if _is_number(kind) else "text"
+    shown = (
+        "nested" if pt.is_nested(kind) else "number" if _is_number(kind) else "time" if pt.is_temporal(kind) else "text"
+    )
     return [_json_cell(value, shown) for value in to_json(column)]
 
 
@@ -286,7 +288,7 @@ def histogram(values: Sequence[Any], *, is_time: bool = False) -> list[Bar]:
 
 def _binned(numbers: Sequence[float], *, is_time: bool) -> list[tuple[str, int]]:
     least, most = min(numbers), max(numbers)
-    width = _round_width((most - least) / _BINS, is_whole=all(isinstance(each, int) for each in numbers))
+    width = _round_width(most / _BINS - least / _BINS, is_whole=all(isinstance(each, int) for each in numbers))
     first = math.floor(least / width)
     counts = Counter(math.floor(number / width) - first for number in numbers)
     return [

@@ -6,10 +6,13 @@ Rule: pure; times are UTC. What is not known is a dash.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+from markupsafe import Markup, escape
 
 UNKNOWN: Final = "\N{EN DASH}"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -103,8 +106,13 @@ def query(**values: object) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
+def coded(text: str) -> Markup:
+    """Prose in which `words` between backquotes are code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped just here
+
+
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number, "size": size, "rate": rate, "duration": duration, "moment": moment, "moment_ms": moment_ms,
-    "counted": counted, "listed": listed, "segment": segment,
+    "counted": counted, "listed": listed, "segment": segment, "coded": coded,
 }  # fmt: skip
 """By the name that templates use."""

@@ -91,7 +91,7 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
     if name in names:
         return True
     try:
-        ipaddress.ip_address(name.strip("[]"))
+        ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
     except ValueError:
         return False
     return True

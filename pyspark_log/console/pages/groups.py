@@ -201,8 +201,8 @@ def findings(described: GroupDescription, rows: list[PartitionLag], pace: Pace |
     for each in quiet[:3]:
         heard, ends = formats.duration(each.heard_ms_ago / 1000), formats.duration(each.session_timeout_ms / 1000)
         found.append(
-            f"{each.client_id or each.member_id} on {each.host} was last heard of {heard} ago. After {ends} its partitions "
-            "go to others."
+            f"{each.client_id or each.member_id} on {each.host} was last heard of {heard} ago. After {ends} its "
+            "partitions go to others."
         )
     orphans = [row.at for row in rows if members and row.at in lags and not row.member]
     if orphans:

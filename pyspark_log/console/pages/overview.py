@@ -12,7 +12,7 @@ from pyspark_log.client.admin.health import ClusterHealth, advice
 from pyspark_log.client.admin.overview import BrokerState, ClusterOverview, DirectoryRoom
 from pyspark_log.console.visit import Page, Told, Visit, ask, whole
 
-_MOST_PROBLEMS: Final = 50
+_MOST_PROBLEMS: Final = 10
 _MOST_GROUPS: Final = 8
 _GRAVE: Final = frozenset({"log-missing", "offline"})
 

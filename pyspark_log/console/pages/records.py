@@ -78,10 +78,12 @@ def _later(found: Browsed, wanted: Wanted) -> int | None:
 
 
 def _example(topic: TopicDescription) -> str:
-    if topic.schema is None:
-        return "a predicate needs a topic with columns"
-    names = [field.name for field in topic.schema]
-    return f"{names[0]} IS NOT NULL"
+    """A predicate on a column that the topic has."""
+    fields = list(topic.schema) if topic.schema is not None else []
+    for field in fields:
+        if str(field.type).startswith(("int", "double", "float")):
+            return f"{field.name} > 100"
+    return next((f"{field.name} LIKE 'a%'" for field in fields if str(field.type) == "string"), "")
 
 
 def produce_form(visit: Visit) -> Page:
