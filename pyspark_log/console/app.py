@@ -394,7 +394,8 @@ def _sentence(error: Exception) -> str:
     """What went wrong, as people read it."""
     text = error.message if isinstance(error, PylogError) else str(error)
     text = text or type(error).__name__
-    return f"{text[0].upper()}{text[1:]}"
+    is_word = text.partition(" ")[0].isalpha()  # and not the name of a setting
+    return f"{text[0].upper()}{text[1:]}" if is_word else text
 
 
 def _last(items: list[tuple[str, str]]) -> dict[str, str]:

@@ -87,6 +87,9 @@ class Browsed:
     """Each column's values, for a histogram: numbers, text, true and false, None."""
 
 
+NOTHING: Final = Browsed(columns=(), rows=(), passed=0, next_offsets={}, is_late=False, values={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One line of a histogram. ``share``: of the largest one's count, 0 to 100."""

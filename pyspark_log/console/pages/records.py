@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.errors import OptionError, RequestError
 from broker_runtime.contract.model import TopicDescription
 from pyspark_log.cli.records.produce_inputs import InputRecord, json_parse
 from pyspark_log.console import formats
 from pyspark_log.console.browsing import (
     DEFAULT_ROWS,
     MOST_ROWS,
+    NOTHING,
     Browsed,
     Wanted,
     browse,
@@ -43,18 +44,23 @@ def records(visit: Visit) -> Page:
     column = query.get("histogram", "")
     if column and column not in column_names(described):
         raise OptionError(f"histogram: there is no column {column[:80]!r}")
-    found = browse(visit.connection, described, wanted)
+    problem = ""
+    try:
+        found = browse(visit.connection, described, wanted)
+    except RequestError as error:  # what was typed; the form stays
+        found, problem = NOTHING, error.message
     is_following = query.get("follow") == "1" and not start
     return Page(
         template="records.html",
         title=f"Records of {described.name}",
         section="/topics",
-        every_s=3 if is_following else 0,
+        every_s=3 if is_following and not problem else 0,
+        status=400 if problem else 200,
         values={
             "topic": described, "found": found, "wanted": wanted, "start": start, "column": column,
             "columns": column_names(described), "columns_text": query.get("columns", ""), "follow": is_following,
             "bars": _bars(described, found, column), "most_rows": MOST_ROWS, "later": _later(found, wanted),
-            "example": _example(described),
+            "example": _example(described), "problem": problem,
         },
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ import typer
 from pyspark_log.cli.app import _help_plainly, build
 
 MOST_LINES = 32
-MOST_LINES_OF_ALL = 54
+MOST_LINES_OF_ALL = 55
 COMMON = ("--bootstrap-server", "--output", "--timeout", "--yes", "--quiet", "--verbose")
 
 
