@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
+from pyspark_log.console import DEFAULT_PORT
 
-DEFAULT_PORT = 9193
+if TYPE_CHECKING:
+    from pyspark_log.console.serving import ConsoleServer
 
 
 def add_to(app: typer.Typer, *, panel: str) -> None:
@@ -23,7 +25,7 @@ def console(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, envvar="PYLOG_CONSOLE_PORT", help="Port to listen on. 0: a free one."),
+        typer.Option(min=0, max=65535, envvar="PYLOG_DEFAULT_PORT", help="Port to listen on. 0: a free one."),
     ] = DEFAULT_PORT,
     allowed_hosts: Annotated[
         str | None,
@@ -46,6 +48,7 @@ def console(
     """
     from pyspark_log.cli.up import print_address
     from pyspark_log.console.serving import ConsoleServer
+    from pyspark_log.local.foreground import TerminatedError, terminable
 
     server = ConsoleServer(
         console_settings(invocation),
@@ -58,10 +61,30 @@ def console(
     )
     invocation.say(f"Console    {server.address}  (brokers {invocation.bootstrap_servers}; Ctrl-C stops it)")
     print_address(server.address)
+    with terminable():
+        try:
+            server.serve()
+        except TerminatedError:
+            invocation.say("Stopping.")
+        except KeyboardInterrupt:
+            invocation.say("\nStopping.")
+
+
+def start_beside(invocation: Invocation, bootstrap_servers: str, port: int) -> ConsoleServer | None:
+    """A console for the brokers that `pylog up` has started, in a thread. None where it cannot listen: that is said,
+    and ends nothing."""
+    from broker_runtime.contract.errors import PylogError
+    from pyspark_log.console.serving import ConsoleServer
+
+    settings = {"client.id": "pylog-console", "bootstrap.servers": bootstrap_servers}
     try:
-        server.serve()
-    except KeyboardInterrupt:
-        invocation.say("\nStopping.")
+        server = ConsoleServer(settings, port=port)
+    except PylogError as error:
+        invocation.say(f"Console    not started: {error.message}")
+        return None
+    server.start()
+    invocation.say(f"Console    {server.address}")
+    return server
 
 
 def console_settings(invocation: Invocation) -> dict[str, Any]:

@@ -15,3 +15,11 @@ browsing         records as rows of a table, and a histogram of a column
 formats          numbers, sizes and times as people read them (pure)
 pages/           the pages, by subject
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_PORT: Final = 9190
+"""Where it listens, if nothing else is said. It stands here because the command line shows it before it loads anything
+else; brokers of `pylog up` have 9192 and the next ones."""

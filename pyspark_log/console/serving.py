@@ -17,10 +17,10 @@ from typing import Any, Final
 import uvicorn
 
 from broker_runtime.contract.errors import InvalidConfigError, PortInUseError
+from pyspark_log.console import DEFAULT_PORT
 from pyspark_log.console.app import make_app
 from pyspark_log.console.connection import Entrance
 
-DEFAULT_PORT: Final = 9193
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 500
 _STARTING_LIMIT_S: Final = 10.0
@@ -133,6 +133,6 @@ def _listening(host: str, port: int) -> socket.socket:
         if isinstance(error, socket.gaierror):
             raise InvalidConfigError(f"--host {host}: is no address of this machine: {error.strerror}") from None
         raise PortInUseError(
-            f"{host}:{port} cannot be listened on ({error.strerror}). Use: pylog console --port 0, or another port"
+            f"{host}:{port} cannot be listened on ({error.strerror}). 0 stands for a free port"
         ) from None
     return listener

@@ -1,4 +1,4 @@
-"""The console on a cluster that asks for passwords: logging in, and what a user may not do. Real brokers, no browser."""
+"""The console on a cluster that asks for passwords: logging in, what a user may not do. Real brokers, no browser."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from broker_runtime.contract.acls import Acl
 from pyspark_log import TopicPartition
+from pyspark_log.console.connection import Entrance
 from pyspark_log.console.serving import ConsoleServer
 from tests.secured import Secured, secured_cluster
 
@@ -74,15 +75,24 @@ def allowed(client: httpx.Client, path: str) -> httpx.Response:
 
 
 def test_user_sees_what_brokers_let_the_user_see(console: ConsoleServer) -> None:
-    """With the user's own rights, and by a token: the console keeps no password."""
+    """With the user's own rights."""
     with logged_in(console, "ann", ANN) as client:
         page = allowed(client, "/topics/flights")
         assert page.status_code == 200
         assert "<h1>flights</h1>" in page.text
         assert "behind" in allowed(client, "/groups").text
         assert "User:ann" in allowed(client, "/access").text
-    sessions = console.app._app  # type: ignore[attr-defined]
-    assert ANN not in repr(vars(sessions))
+
+
+def test_password_becomes_a_token(secured: Secured) -> None:
+    """It is in no setting of what the session keeps, and the token alone proves the user."""
+    connection = Entrance(secured.user("root", "of the console")).log_in("ann", ANN)
+    try:
+        assert connection.settings.keys().isdisjoint({"sasl.username", "sasl.password", "sasl.mechanism"})
+        assert ANN not in map(str, connection.settings.values())
+        assert connection.admin.list_topics() == ["flights"]
+    finally:
+        connection.close()
 
 
 def test_user_changes_what_brokers_let_the_user_change(console: ConsoleServer, secured: Secured) -> None:
