@@ -360,11 +360,11 @@ class Admin:
         damaged, and which transactions hang. Reads no data: damage that no broker has met is not reported."""
         return health.check(self._cluster)
 
-    def overview(self) -> ClusterOverview:
+    def overview(self, *, with_groups: bool = True) -> ClusterOverview:
         """`check_health`, and what each broker, the controller and the groups say: versions, ZooKeeper, room on disks,
-        moves, lag. Takes some seconds where brokers do not answer, and asks once for each group; what is not said in
-        time is unknown."""
-        return overview.overview(self._cluster)
+        moves, lag. Takes some seconds where brokers do not answer, and ``with_groups`` asks once for each group; what
+        is not said in time is unknown."""
+        return overview.overview(self._cluster, with_groups=with_groups)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------
 

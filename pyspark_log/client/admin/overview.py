@@ -118,13 +118,13 @@ class ClusterOverview:
         return self.health.is_healthy and is_whole
 
 
-def overview(cluster: Cluster) -> ClusterOverview:
-    """Asks all brokers. Raises as `health.check`."""
+def overview(cluster: Cluster, *, with_groups: bool = True) -> ClusterOverview:
+    """Asks all brokers. Without ``with_groups`` the groups are unknown. Raises as `health.check`."""
     found = health.check(cluster)
     brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(found.cluster.brokers)}
     silent = {broker_id for broker_id, state in brokers.items() if state.silent is not None}
     moves, draining = (None, None) if found.cluster.controller_id in {None, *silent} else _moves(cluster)
-    lags, unread = _group_lags(cluster, silent)
+    lags, unread = _group_lags(cluster, silent) if with_groups else (None, 0)
     return ClusterOverview(
         health=found, brokers=brokers, moves=moves, draining=draining, groups=lags, unread_groups=unread
     )

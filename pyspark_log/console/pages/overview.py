@@ -138,7 +138,7 @@ def broker_rows(found: ClusterOverview, topics: list[TopicDescription]) -> list[
 def brokers(visit: Visit) -> Page:
     """All brokers."""
     admin = visit.connection.admin
-    found = admin.overview()
+    found = admin.overview(with_groups=False)
     return Page(
         template="brokers.html",
         title="Brokers",
@@ -152,7 +152,7 @@ def broker(visit: Visit) -> Page:
     """One broker: its directories, what it holds, its settings."""
     broker_id = whole("broker", visit.parts["broker"])
     admin = visit.connection.admin
-    found = admin.overview()
+    found = admin.overview(with_groups=False)
     row = next((each for each in broker_rows(found, admin.describe_topics()) if each.broker_id == broker_id), None)
     if row is None:
         raise OptionError(f"there is no broker {broker_id}: there are {', '.join(map(str, sorted(found.brokers)))}")

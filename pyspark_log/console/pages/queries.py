@@ -44,8 +44,6 @@ def queries(visit: Visit) -> Page:
     """The queries that read, and those that write."""
     admin = visit.connection.admin
     listed = [each for each in admin.list_groups() if each.kind == "spark"]
-    lags = ask(admin.list_group_lags)
-    behind = {each.group_id: each.lag for each in (lags.value or ((), 0))[0]}
     listings = ask(admin.list_transactions)
     opened = ask(admin.list_open_transactions)
     writers = [
@@ -63,19 +61,25 @@ def queries(visit: Visit) -> Page:
         section="/queries",
         every_s=3,
         values={
-            "readers": [_reader(visit, each, behind.get(each.group_id)) for each in listed[:_MOST_QUERIES]],
+            "readers": [_reader(visit, each) for each in listed[:_MOST_QUERIES]],
             "more_readers": max(0, len(listed) - _MOST_QUERIES),
             "writers": writers[:_MOST_QUERIES],
             "more_writers": max(0, len(writers) - _MOST_QUERIES),
-            "why": listings.why or lags.why,
+            "why": listings.why,
         },
     )
 
 
-def _reader(visit: Visit, listing: GroupListing, lag: int | None) -> Reader:
-    told = ask(lambda: visit.connection.admin.describe_group(listing.group_id))
+def _reader(visit: Visit, listing: GroupListing) -> Reader:
+    admin = visit.connection.admin
+    told = ask(lambda: admin.describe_group(listing.group_id))
+    offsets = ask(lambda: admin.list_group_offsets(listing.group_id))
     members = told.value.members if told.value is not None else ()
-    return Reader(group_id=listing.group_id, member=members[0] if members else None, lag=lag)
+    return Reader(
+        group_id=listing.group_id,
+        member=members[0] if members else None,
+        lag=None if offsets.value is None else sum(max(0, each.lag) for each in offsets.value.values()),
+    )
 
 
 def transactions(visit: Visit) -> Page:
