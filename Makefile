@@ -30,7 +30,7 @@ JOBS ?= 3
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
 .PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups \
-	chaos-exactly-once soak bench bench-kafka clean
+	chaos-exactly-once soak bench bench-kafka pictures clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -91,6 +91,9 @@ bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
 bench-kafka: $(READY)  ## the same beside Apache Kafka (Maven fetches it), NAMES=in_spark narrows it, ROUNDS=5 pairs each
 	@$(PY) -c 'import confluent_kafka' 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(PY) -m bench.kafka $(NAMES) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+pictures: $(READY)  ## the console's pictures in docs/, taken in Chromium from real brokers with flights
+	$(PY) -m tests.console.pictures
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
