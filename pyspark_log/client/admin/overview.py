@@ -120,9 +120,9 @@ class ClusterOverview:
 
 def overview(cluster: Cluster, *, with_groups: bool = True) -> ClusterOverview:
     """Asks all brokers. Without ``with_groups`` the groups are unknown. Raises as `health.check`."""
-    found = health.check(cluster)
-    brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(found.cluster.brokers)}
+    brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(cluster.describe().brokers)}
     silent = {broker_id for broker_id, state in brokers.items() if state.silent is not None}
+    found = health.check(cluster, without=silent)  # who says nothing to one question is not asked another
     moves, draining = (None, None) if found.cluster.controller_id in {None, *silent} else _moves(cluster)
     lags, unread = _group_lags(cluster, silent) if with_groups else (None, 0)
     return ClusterOverview(
