@@ -29,7 +29,9 @@ from broker_runtime.contract.errors import (
     AuthenticationError,
     AuthorizationError,
     GroupIdNotFoundError,
+    NonEmptyGroupError,
     NotAPylogBrokerError,
+    OptionError,
     PylogError,
     RetriableError,
     SaslAuthenticationError,
@@ -44,6 +46,7 @@ from pyspark_log.console.sessions import Attempts, Sessions, is_cookie, new_cook
 from pyspark_log.console.visit import Act, Done, Page, View, Visit
 
 PAGE_LIMIT_S: Final = 20.0
+BODY_LIMIT_S: Final = 10.0
 _THREADS: Final = 16
 _MOST_FIELDS: Final = 20_000
 _HERE: Final = Path(__file__).parent
@@ -73,7 +76,7 @@ class WaysIn(Protocol):
 def make_app(entrance: WaysIn, *, hosts: Collection[str], port: int = 0, is_encrypted: bool = False) -> Guard:
     """The console. ``hosts``: names that it is reached under. ``port``: tells consoles of one machine apart, whose
     cookies browsers would mix up."""
-    return Guard(_Console(entrance, port, is_encrypted=is_encrypted).app(), hosts=hosts, is_encrypted=is_encrypted)
+    return Guard(_Console(entrance, port, is_encrypted=is_encrypted).app(), hosts=hosts)
 
 
 class _Console:
@@ -128,12 +131,13 @@ class _Console:
     # --- pages --------------------------------------------------------------------------------------------------
 
     async def _show(self, view: View, request: Request) -> Response:
-        connection = self._connection(request)
-        if connection is None:
-            return self._to_login(request)
-        visit = Visit(connection=connection, parts=request.path_params, query=_last(request.query_params.multi_items()))
 
         def show() -> Response:
+            connection = self._connection(request)
+            if connection is None:
+                return self._to_login(request)
+            query = _last(request.query_params.multi_items())
+            visit = Visit(connection=connection, parts=request.path_params, query=query)
             return self._rendered(request, view(visit), visit)
 
         return await self._answered(request, show)
@@ -143,29 +147,28 @@ class _Console:
         form, refusal = await self._form(request)
         if refusal is not None:
             return refusal
-        connection = self._connection(request)
-        if connection is None:
-            return self._to_login(request)
         lists: dict[str, list[str]] = {}
         for name, value in form:
             lists.setdefault(name, []).append(value)
-        visit = Visit(
-            connection=connection,
-            parts=request.path_params,
-            query=_last(request.query_params.multi_items()),
-            form=_last(form),
-            lists=lists,
-        )
 
         def change() -> Response:
+            connection = self._connection(request)
+            if connection is None:
+                return self._to_login(request)
+            visit = Visit(
+                connection=connection,
+                parts=request.path_params,
+                query=_last(request.query_params.multi_items()),
+                form=_last(form),
+                lists=lists,
+            )
             try:
-                done = act(visit)
+                return self._gone_to(request, act(visit))
             except SaslAuthenticationError:
                 raise
             except (PylogError, ValueError) as error:
-                again = visit.refused(action, _sentence(error))
+                again = visit.refused(action, _sentence(error), _outcome(error, action))
                 return self._rendered(request, back(again), again, status=_status_of(error))
-            return self._gone_to(request, done)
 
         return await self._answered(request, change)
 
@@ -174,7 +177,11 @@ class _Console:
         with anyio.move_on_after(PAGE_LIMIT_S):
             return await self._in_thread(partial(self._with_errors, request, work))
         return self._error(
-            request, 503, "This takes too long", f"The cluster has not told everything within {PAGE_LIMIT_S:g} s."
+            request,
+            503,
+            "This takes too long",
+            f"The cluster has not answered within {PAGE_LIMIT_S:g} s."
+            + ("" if request.method == "GET" else f" {_NOT_KNOWN}"),
         )
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
@@ -210,6 +217,7 @@ class _Console:
             "url": _url_of(request, above=bool(visit is not None and visit.failed)),
             "failed": visit.failed if visit is not None else "",
             "error": visit.error if visit is not None else "",
+            "outcome": visit.outcome if visit is not None else "",
             "form": visit.form if visit is not None else {},
         }
         template = self._templates.get_template(page.template)
@@ -263,12 +271,15 @@ class _Console:
     async def _form(self, request: Request) -> tuple[list[tuple[str, str]], Response | None]:
         """The form's fields, once it is certain that a page of this console sent it."""
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_BODY_BYTES:
-                return [], self._error(
-                    request, 413, "That is too much", f"A form has {MOST_BODY_BYTES:,} bytes at most."
-                )
+        with anyio.move_on_after(BODY_LIMIT_S) as limit:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BODY_BYTES:
+                    break
+        if limit.cancelled_caught:
+            return [], self._error(request, 408, "This takes too long", "The form has not come whole.")
+        if len(body) > MOST_BODY_BYTES:
+            return [], self._error(request, 413, "That is too much", f"A form has {MOST_BODY_BYTES:,} bytes at most.")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
             return [], self._error(request, 415, "That is no form", "")
         try:
@@ -349,6 +360,9 @@ class _Console:
         return self._with_cookie(RedirectResponse("/login", 303), request, cookie)
 
 
+_NOT_KNOWN: Final = "Whether this was done is not known: look before you do it again."
+_PARTITION_BY_PARTITION: Final = frozenset({"apply", "elect"})
+"""What may be done in part, although it is refused."""
 _TITLES: Final = {
     400: "That cannot be shown",
     403: "You may not see this",
@@ -388,6 +402,15 @@ def _status_of(error: Exception) -> int:
     if isinstance(error, RetriableError | NotAPylogBrokerError | TimeoutError):
         return 503
     return 400
+
+
+def _outcome(error: Exception, action: str) -> str:
+    """What of a refused action was done."""
+    if isinstance(error, RetriableError | TimeoutError):
+        return _NOT_KNOWN
+    if action in _PARTITION_BY_PARTITION and not isinstance(error, OptionError | NonEmptyGroupError):
+        return "Not all of this was done."
+    return "Nothing was changed."
 
 
 def _sentence(error: Exception) -> str:

@@ -6,7 +6,8 @@
 
 A page may load its own files and nothing else: no script or style in the page itself, no frame around it, no form to
 elsewhere. Its answers are not stored. `Referrer-Policy` is ``same-origin``, not ``no-referrer``: with the latter
-browsers hide a form's origin from its own site, too, and it could not be checked.
+browsers hide a form's origin from its own site, too, and it could not be checked. `Strict-Transport-Security` is left
+out on purpose: it would speak for every port of the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_BODY_BYTES: Final = 4 << 20
+MOST_BODY_BYTES: Final = 1 << 20
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -40,12 +41,9 @@ _HARMLESS: Final = frozenset({"GET", "HEAD"})
 class Guard:
     """Around the whole application. ``hosts``: names that it is reached under, besides IP addresses."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str], is_encrypted: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str]) -> None:
         self._app = app
         self._hosts = frozenset(name.lower().rstrip(".") for name in hosts)
-        self._headers = dict(_HEADERS)
-        if is_encrypted:
-            self._headers["strict-transport-security"] = "max-age=31536000"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,7 +54,7 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
+                for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
             await send(message)

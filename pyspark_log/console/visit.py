@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
     """A request for a page. ``parts``: of its path. ``query``, ``form``: the last value of each name; ``lists``: all
-    values of the form's. ``error``: what the form named ``failed`` was refused with."""
+    values of the form's. ``error``: what the form named ``failed`` was refused with; ``outcome``: what of
+    it was done all the same."""
 
     connection: Connection
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -32,10 +33,11 @@ class Visit:
     lists: Mapping[str, list[str]] = field(default_factory=dict)
     failed: str = ""
     error: str = ""
+    outcome: str = ""
 
-    def refused(self, action: str, error: str) -> Visit:
+    def refused(self, action: str, error: str, outcome: str) -> Visit:
         """The same, for the page that is shown again."""
-        return replace(self, failed=action, error=error)
+        return replace(self, failed=action, error=error, outcome=outcome)
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
         """A number of the query. Raises `OptionError`."""

@@ -200,7 +200,6 @@ def test_cookie_is_for_this_site_and_no_script() -> None:
         answer = client.get("/")
         assert answer.headers["set-cookie"].startswith("__Host-pylog-1=")
         assert "Secure" in answer.headers["set-cookie"]
-        assert "strict-transport-security" in answer.headers
 
 
 def test_logout_ends_the_session_and_its_connection() -> None:

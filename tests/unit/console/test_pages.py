@@ -12,9 +12,12 @@ from broker_runtime.contract.acls import Acl
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     ClusterAuthorizationError,
+    ElectionNotNeededError,
     GroupAuthorizationError,
     InvalidConfigError,
+    NetworkError,
     PylogError,
+    RequestTimedOutError,
 )
 from broker_runtime.contract.model import GroupOffset, TopicPartition
 from broker_runtime.contract.requests import ConfigEntry
@@ -235,6 +238,30 @@ def test_what_a_user_may_not_do_is_said_in_words() -> None:
         assert answer.status_code == 403
         assert "User:ann may not Delete group" in answer.text
         assert 'hx-get="/groups/billing"' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "said"),
+    [
+        (NetworkError("the connection broke"), "/moves/start", "Whether this was done is not known"),
+        (RequestTimedOutError("no answer"), "/moves/elect", "Whether this was done is not known"),
+        (
+            ElectionNotNeededError("flights:0 is led by its preferred replica"),
+            "/moves/elect",
+            "Not all of this was done.",
+        ),
+        (ClusterAuthorizationError("no"), "/moves/start", "Nothing was changed."),
+    ],
+)
+def test_what_was_done_is_not_claimed_wrongly(error: Exception, action: str, said: str) -> None:
+    """After a lost answer nobody knows; of several partitions, some may be done."""
+    entrance = FakeEntrance()
+    entrance.admin.refuses.update(reassign_partitions=error, elect_leaders=error)
+    with browser(entrance) as client:
+        form = {"partition": "flights:0", "replicas": "1", "partitions": "flights:0"}
+        answer = client.post(action, data={**form, "csrf": csrf_of(client)})
+        assert answer.status_code >= 400
+        assert said in answer.text
 
 
 def test_what_a_user_may_not_see_leaves_the_rest() -> None:
