@@ -24,7 +24,8 @@ CHROMIUM = os.environ.get("PYLOG_TEST_CHROMIUM") or next(
 )
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt install chromium)")
 
-LIMIT_MS = 10_000
+LIMIT_MS = 20_000
+expect.set_options(timeout=LIMIT_MS)
 RECORDS = 400
 XSS = "<img src=x onerror=alert(1)>"
 NAVIGATION = (
