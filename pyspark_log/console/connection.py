@@ -8,22 +8,64 @@ Rule: a password is a local variable. The brokers decide what a user may do: not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.contract.security import SecurityProtocol
 from broker_runtime.contract.settings import find_setting, settings_of
+from broker_runtime.contract.waiting import CLOCK, Clock
 from pyspark_log.console.lag_history import LagHistory
 from pyspark_log.console.sessions import LONGEST_S
 
 if TYPE_CHECKING:
     from pyspark_log import Admin, Consumer, Producer
 
+_T = TypeVar("_T")
+
 REQUEST_TIMEOUT_MS: Final = 5_000
 """Of one request, unless the settings say less: a page that says that nobody answers is better than none."""
+_ASKING_LIMIT_S: Final = 15.0
+_TIMES_AS_LONG: Final = 4.0
+_LONGEST_KEPT_S: Final = 30.0
 _REQUEST_TIMEOUT: Final = "request.timeout.ms"
 _OF_CALLERS: Final = frozenset({"sasl.username", "sasl.password", "sasl.mechanism", "token"})
+
+
+class Memory:
+    """Answers that took long, for a while: so that a page that renews itself, in however many tabs, does not keep a
+    large cluster busy. An answer that came at once is asked for again at once.
+
+    Thread-safe: who asks for what somebody is asking for already waits for that answer, a bounded time.
+    """
+
+    def __init__(self, *, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asking: dict[str, threading.Lock] = {}
+        self._kept: dict[str, tuple[Any, float]] = {}
+
+    def ask(self, name: str, question: Callable[[], _T]) -> _T:
+        """The answer. Raises what ``question`` raises, which is not kept. ``name``: one of a few; it tells answers
+        apart."""
+        with self._lock:
+            asking = self._asking.setdefault(name, threading.Lock())
+        if not asking.acquire(timeout=_ASKING_LIMIT_S):
+            raise RequestTimedOutError(f"the cluster has not told the {name} within {_ASKING_LIMIT_S:g} s")
+        try:
+            began_s = self._clock.now_s()
+            kept = self._kept.get(name)
+            if kept is not None and began_s < kept[1]:
+                answer: _T = kept[0]
+                return answer
+            answer = question()
+            ended_s = self._clock.now_s()
+            self._kept[name] = (answer, ended_s + min(_LONGEST_KEPT_S, _TIMES_AS_LONG * (ended_s - began_s)))
+            return answer
+        finally:
+            asking.release()
 
 
 @dataclass(slots=True)
@@ -34,6 +76,7 @@ class Connection:
     settings: Mapping[str, Any] = field(repr=False)
     user: str = ""
     lag: LagHistory = field(default_factory=LagHistory)
+    memory: Memory = field(default_factory=Memory)
 
     def consumer(self, **own: Any) -> Consumer:
         """A new consumer without a group, which the caller closes."""

@@ -27,6 +27,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this ma
 LIMIT_MS = 20_000
 expect.set_options(timeout=LIMIT_MS)
 RECORDS = 400
+MAY_ASK = (
+    "document.getElementById('live').dispatchEvent("
+    "new CustomEvent('htmx:before:request', {bubbles: true, cancelable: true}))"
+)
 XSS = "<img src=x onerror=alert(1)>"
 NAVIGATION = (
     "Overview",
@@ -221,6 +225,11 @@ def test_page_renews_itself_and_keeps_focus_and_forms(visit: Visit, cluster: Loc
         pause.click()
         expect(pause).to_have_attribute("aria-pressed", "true")
         expect(page.locator("#freshness")).to_contain_text("Paused")
+        assert not page.evaluate(MAY_ASK)
+        pause.click()
+        assert page.evaluate(MAY_ASK)
+        page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
+        assert not page.evaluate(MAY_ASK)  # a tab that nobody sees asks nothing
 
 
 def test_records_are_read_written_and_counted(visit: Visit) -> None:

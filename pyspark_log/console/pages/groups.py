@@ -19,7 +19,7 @@ from pyspark_log.console.visit import Done, Page, Visit, ask, portion
 
 _TREND_OVER_S: Final = 30.0
 _SPARK_POINTS: Final = 60
-_MOST_PARTITIONS: Final = 500
+_MOST_TIMES: Final = 20  # each is a frame that a broker reads, again and again while somebody looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def groups(visit: Visit) -> Page:
     """All groups, the furthest behind first."""
     admin, history = visit.connection.admin, visit.connection.lag
     listed = admin.list_groups()
-    told = ask(admin.list_group_lags)
+    told = ask(lambda: visit.connection.memory.ask("lags", admin.list_group_lags))
     lags: dict[str, GroupLag] = {each.group_id: each for each in (told.value or ((), 0))[0]}
     now_s = time.time()
     for name, each in lags.items():
@@ -139,8 +139,8 @@ def group(visit: Visit) -> Page:
     offsets = admin.list_group_offsets(group_id)
     history.add(group_id, sample_of(offsets, time.time()))
     samples = history.of(group_id)
-    late = {at: each.committed for at, each in offsets.items() if each.lag > 0}
-    waits = ask(lambda: admin.timestamps_at(late)) if late and len(late) <= _MOST_PARTITIONS else None
+    late = sorted((at for at, each in offsets.items() if each.lag > 0), key=lambda at: -offsets[at].lag)[:_MOST_TIMES]
+    waits = ask(lambda: admin.timestamps_at({at: offsets[at].committed for at in late})) if late else None
     rows = _partition_lags(described, offsets, (waits.value if waits is not None else None) or {})
     known = [each for each in offsets.values() if each.lag >= 0]
     pace = pace_of(samples)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 from broker_runtime.contract.errors import OptionError
-from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.model import Reassignment, TopicPartition
 from pyspark_log.cli.arguments import is_number, parse_partition
 from pyspark_log.console import formats
+from pyspark_log.console.lag_history import LagSample
 from pyspark_log.console.visit import Done, Page, Visit, portion
 
 _Election = Literal["preferred", "unclean"]
 _MOST_NAMED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRow:
+    """A partition that is being moved. ``done``: percent of what was left when somebody first looked; None: unknown."""
+
+    at: TopicPartition
+    move: Reassignment
+    done: int | None
 
 
 def moves(visit: Visit) -> Page:
@@ -38,7 +50,7 @@ def moves(visit: Visit) -> Page:
         section="/moves",
         every_s=2,
         values={
-            "moves": sorted(running.items()),
+            "moves": [_row(visit, at, each) for at, each in sorted(running.items())],
             "not_preferred": portion(not_preferred, visit.number("page", 1, least=1)),
             "leaderless": leaderless[:_MOST_NAMED],
             "brokers": sorted(admin.describe_cluster().brokers),
@@ -46,6 +58,14 @@ def moves(visit: Visit) -> Page:
             "replicas": given.get("replicas", ""),
         },
     )
+
+
+def _row(visit: Visit, at: TopicPartition, move: Reassignment) -> MoveRow:
+    history, name = visit.connection.lag, f"move/{at.topic}:{at.partition}/{move.target}"  # no group's id has a slash
+    if move.lag >= 0:
+        history.add(name, LagSample(at_s=time.time(), lag=move.lag))
+    most = max((each.lag for each in history.of(name)), default=0)
+    return MoveRow(at=at, move=move, done=round(100 * (most - move.lag) / most) if most and move.lag >= 0 else None)
 
 
 def start(visit: Visit) -> Done:

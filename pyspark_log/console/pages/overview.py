@@ -68,7 +68,7 @@ class Problem:
 def overview(visit: Visit) -> Page:
     """Everything that a person on call must know."""
     admin = visit.connection.admin
-    found = admin.overview()
+    found = visit.connection.memory.ask("overview", admin.overview)
     topics = admin.describe_topics()
     problems = problems_of(found.health)
     return Page(
@@ -138,7 +138,7 @@ def broker_rows(found: ClusterOverview, topics: list[TopicDescription]) -> list[
 def brokers(visit: Visit) -> Page:
     """All brokers."""
     admin = visit.connection.admin
-    found = admin.overview(with_groups=False)
+    found = _brokers_of(visit)
     return Page(
         template="brokers.html",
         title="Brokers",
@@ -148,11 +148,16 @@ def brokers(visit: Visit) -> Page:
     )
 
 
+def _brokers_of(visit: Visit) -> ClusterOverview:
+    admin = visit.connection.admin
+    return visit.connection.memory.ask("brokers", lambda: admin.overview(with_groups=False))
+
+
 def broker(visit: Visit) -> Page:
     """One broker: its directories, what it holds, its settings."""
     broker_id = whole("broker", visit.parts["broker"])
     admin = visit.connection.admin
-    found = admin.overview(with_groups=False)
+    found = _brokers_of(visit)
     row = next((each for each in broker_rows(found, admin.describe_topics()) if each.broker_id == broker_id), None)
     if row is None:
         raise OptionError(f"there is no broker {broker_id}: there are {', '.join(map(str, sorted(found.brokers)))}")

@@ -19,7 +19,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
 )
-from broker_runtime.contract.model import GroupOffset, TopicPartition
+from broker_runtime.contract.model import GroupOffset, Reassignment, TopicPartition
 from broker_runtime.contract.requests import ConfigEntry
 from pyspark_log.console.pages import ACTS, VIEWS
 from tests.unit.console.fakes import FakeEntrance, browser, csrf_of, group, member, partition, topic
@@ -160,6 +160,16 @@ def test_reset_is_refused_while_there_are_members() -> None:
         assert "Stop them first" in answer.text
         assert 'name="to" value="latest"' in answer.text
         assert entrance.admin.changes == []
+
+
+def test_move_shows_how_far_it_has_come() -> None:
+    """In percent of what was left when somebody first looked."""
+    entrance = FakeEntrance()
+    at = TopicPartition("flights", 0)
+    with browser(entrance) as client:
+        for lag, shown in ((100, "0 %"), (25, "75 %"), (-1, "\N{EN DASH}"), (0, "100 %")):
+            entrance.admin.moves = {at: Reassignment(target=(2, 3), original=(1, 2), lag=lag)}
+            assert shown in client.get("/moves").text
 
 
 @pytest.mark.parametrize(

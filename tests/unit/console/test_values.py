@@ -7,6 +7,7 @@ import pytest
 from broker_runtime.contract.errors import SaslAuthenticationError
 from broker_runtime.contract.model import GroupOffset, TopicPartition
 from pyspark_log.console import formats
+from pyspark_log.console.connection import Memory
 from pyspark_log.console.lag_history import LagHistory, LagSample, Pace, pace_of, sample_of
 from pyspark_log.console.pages.groups import PartitionLag, findings, spark_points, trend_of
 from pyspark_log.console.sessions import IDLE_S, LONGEST_S, Attempts, Sessions, is_cookie, new_cookie
@@ -207,3 +208,23 @@ def test_portion_never_runs_out() -> None:
 def test_prose_with_code_is_escaped() -> None:
     """What stands between backquotes is code, and nothing is markup."""
     assert str(formats.coded("see `a<b`, <i>")) == "see <code>a&lt;b</code>, &lt;i&gt;"
+
+
+def test_answers_that_took_long_are_kept_four_times_as_long() -> None:
+    """One that came at once is asked for again; a failure is not kept."""
+    clock = MovedClock()
+    memory, asked = Memory(clock=clock), []
+
+    def slowly() -> int:
+        clock.advance(2)
+        asked.append("slowly")
+        return len(asked)
+
+    assert [memory.ask("slow", slowly) for _ in range(3)] == [1, 1, 1]
+    clock.advance(8)
+    assert memory.ask("slow", slowly) == 2
+    assert [memory.ask("quick", lambda: asked.append("quick")) for _ in range(3)] == [None] * 3
+    assert asked.count("quick") == 3
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            memory.ask("failing", lambda: 1 // 0)
