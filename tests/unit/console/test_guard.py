@@ -232,6 +232,8 @@ def test_session_that_brokers_no_longer_accept_ends() -> None:
         entrance.given[0].admin.refuses["*"] = SaslAuthenticationError("the token has ended")  # type: ignore[attr-defined]
         assert client.get("/topics").headers["location"] == "/login?next=%2Ftopics"
         assert "do not accept this session" in client.get("/login").text
+        assert entrance.given[0].admin.is_closed  # type: ignore[attr-defined]
+        entrance.given[0].admin.refuses.clear()  # type: ignore[attr-defined]
         assert client.get("/topics").status_code == 303
 
 
