@@ -167,6 +167,24 @@ def test_pages_are_accessible(visit: Visit, theme: str) -> None:
     assert found == {}
 
 
+def test_login_is_accessible(visit: Visit) -> None:
+    """The one page that a cluster without passwords does not have; a failed login says so beside the fields."""
+    server = ConsoleServer({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_PLAINTEXT"}, port=0)
+    server.start()
+    try:
+        with visit(f"{server.address}groups", expected=("503",)) as page:
+            expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+            assert Axe().run(page).response["violations"] == []
+            page.get_by_label("User").fill("ann")
+            page.get_by_label("Password").fill("a password")
+            page.get_by_role("button", name="Log in").click()
+            expect(page.get_by_role("alert")).to_contain_text("127.0.0.1:1")
+            expect(page.get_by_label("Password")).to_have_value("")
+            assert Axe().run(page).response["violations"] == []
+    finally:
+        server.close()
+
+
 def test_lagging_group_is_found_and_mended(visit: Visit, cluster: LocalCluster) -> None:
     """From the overview to the cause, to a reset whose consequences were shown first."""
     with visit() as page:

@@ -12,7 +12,8 @@ import httpx2 as httpx
 import pytest
 
 from broker_runtime.contract.acls import Acl
-from pyspark_log import TopicPartition
+from broker_runtime.contract.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from pyspark_log import Admin, Producer, TopicPartition
 from pyspark_log.console.connection import Entrance
 from pyspark_log.console.serving import ConsoleServer
 from tests.secured import Secured, secured_cluster
@@ -93,6 +94,31 @@ def test_password_becomes_a_token(secured: Secured) -> None:
         assert connection.admin.list_topics() == ["flights"]
     finally:
         connection.close()
+
+
+def test_token_has_a_lifetime_that_a_token_can_have(secured: Secured) -> None:
+    """At most a day; the error names the value."""
+    with Admin(config=secured.user("ann", ANN)) as admin:
+        for wrong in (0.5, 86_401.0):
+            with pytest.raises(InvalidRequestError, match=f"lifetime_s={wrong}"):
+                admin.create_token(wrong)
+        assert admin.create_token(1) != admin.create_token(1)
+
+
+def test_lags_and_offsets_of_many_are_told_at_once(secured: Secured) -> None:
+    """What the console's tables are made of."""
+    with secured.admin() as root:
+        with Producer(secured.cluster.bootstrap_servers_of("IN"), config=secured.root) as producer:
+            producer.send("flights", b"a record")
+            producer.flush(LIMIT_S)
+        lags, unread = root.list_group_lags()
+        assert [(each.group_id, each.lag, each.worst) for each in lags] == [("behind", 1, ("flights", 0))]
+        assert unread == 0
+        (described,) = root.describe_topics(["flights"], with_offsets=True)
+        assert described.partitions[0].high_watermark == 1
+        assert root.describe_topics(["flights"])[0].partitions[0].high_watermark == -1
+        with pytest.raises(UnknownTopicOrPartitionError):
+            root.describe_topics(["nix"])
 
 
 def test_user_changes_what_brokers_let_the_user_change(console: ConsoleServer, secured: Secured) -> None:
