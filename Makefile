@@ -30,7 +30,7 @@ JOBS ?= 3
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
 .PHONY: help demo test lint format pytest wheel-test simulate simulate-groups simulate-transactions mutants chaos chaos-groups \
-	chaos-exactly-once soak bench bench-kafka docs clean
+	chaos-exactly-once soak bench bench-kafka docs pictures clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -97,6 +97,9 @@ docs: $(READY)  ## the documentation as a site: build/site/index.html (the pages
 	@$(PY) -m docs
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 	@echo 'the documentation is in build/site: open build/site/index.html, or for its search: $(PY) -m http.server --directory build/site'
+
+pictures: $(READY)  ## the console's pictures in docs/, taken in Chromium from real brokers with flights
+	$(PY) -m tests.console.pictures
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse

@@ -31,6 +31,7 @@ COMPARISONS = {
     "replication": "three replicas, beside one",
     "many_partitions": "brokers that lead 1,000 partitions stop, die and come back, beside 250",
     "catch_up": "a follower fetches 2 GB, beside a plain DoGet of the same bytes, while a producer sends",
+    "console": "each page of the console with 1,000 topics",
     "failover": "how long nobody acknowledges when a leader is killed, silent or stopped",
 }
 """In the order in which they run; the name is also the module's."""

@@ -28,19 +28,21 @@ SMALL_FILES_WITH_A_REASON = {
     "broker_runtime.periodic": "knows nothing of brokers",
     "broker_runtime.services.configs": _SERVICE,
     "pyspark_log.cli.broker": _COMMAND,
+    "pyspark_log.console.pages.access": "a subject of the pages is a file",
     "pyspark_log.errors": "what users import",
 }
 """Files of fewer lines with one importer, and why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 TESTS_OF_WHAT_MAY_BE_MISSING = {
+    "tests/console/test_in_chromium.py",
     "tests/wheel/test_versions.py",
     "tests/deploy/test_chart.py",
     "tests/deploy/test_rolling_upgrade.py",
     "tests/deploy/test_systemd_unit.py",
     "tests/examples/test_monitoring.py",
 }
-"""They may skip: another Python than that of the environment, another PySpark from the package index, helm, the history
-of the repository, systemd's own checker, Prometheus' ``promtool``."""
+"""They may skip: Chromium, another Python than that of the environment, another PySpark from the package index, helm,
+the history of the repository, systemd's own checker, Prometheus' ``promtool``."""
 # What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 

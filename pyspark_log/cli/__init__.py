@@ -16,7 +16,8 @@ public Python API and text: whatever a command can do, the API can do.
     reset           the target of `group reset`, as offsets
     records/        produce and consume
     access/         users, ACLs and quotas
-    topic, partition, group, txn, cluster, health, log, broker, zookeeper, up, doctor, shell  the commands
+    topic, partition, group, txn, cluster, health, log, broker, zookeeper, up, console, doctor, shell  the
+        commands
 """
 
 from __future__ import annotations

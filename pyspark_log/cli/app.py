@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, txn, up, zookeeper
+from pyspark_log.cli import broker, cluster, console, doctor, group, log, partition, shell, topic, txn, up, zookeeper
 from pyspark_log.cli.access import acl, quota, user
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.invocation import usage_error
@@ -50,6 +50,7 @@ def build() -> typer.Typer:
     accept_common_options(app, hidden=False, more=[shell.VERSION_OPTION])
     up.add_to(app, panel=_START)
     doctor.add_to(app, panel=_START)
+    console.add_to(app, panel=_START)
     produce.add_to(app, panel=_RECORDS)
     consume.add_to(app, panel=_RECORDS)
     topic.add_to(add_group(app, "topic", "Create, list, describe, alter and delete topics.", panel=_MANAGE))

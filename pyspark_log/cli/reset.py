@@ -35,15 +35,16 @@ class Shift:
 Target = Place | Shift
 
 
-def parse_target(text: str, *, now_ms: int) -> Target:
-    """``earliest``, ``latest``, ``42``, ``+10``, ``-10`` (from the committed offset), ``1h``, an ISO time."""
+def parse_target(text: str, *, now_ms: int, option: str = "--to") -> Target:
+    """``earliest``, ``latest``, ``42``, ``+10``, ``-10`` (from the committed offset), ``1h``, an ISO time. ``option``:
+    what errors call it."""
     if _SHIFT.match(text.strip()):
         return Shift(int(text))
     try:
-        return parse_place(text, now_ms=now_ms, option="--to")
+        return parse_place(text, now_ms=now_ms, option=option)
     except OptionError:
         raise OptionError(
-            f"--to {text!r}: allowed are earliest, latest, an offset (42), a number of records from the committed "
+            f"{option} {text!r}: allowed are earliest, latest, an offset (42), a number of records from the committed "
             "offset (+10, -10), an age (1h), or a time (2026-01-31T12:00)"
         ) from None
 

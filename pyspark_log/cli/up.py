@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker_runtime.contract import DEFAULT_PORT
+from pyspark_log.cli.console import start_beside
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import counted
 from pyspark_log.cli.progress import Progress
+from pyspark_log.console import DEFAULT_PORT as CONSOLE_PORT
 
 if TYPE_CHECKING:
     from pyspark_log.local.broker_process import BrokerProcess
@@ -61,10 +63,15 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT", envvar="PYLOG_ZOOKEEPER", help="Use this ZooKeeper instead of starting one."),
     ] = None,
+    console_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the console.", show_default=str(CONSOLE_PORT)),
+    ] = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Start no console.")] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    It consists of a ZooKeeper and one or more brokers. The data is kept for the next time.
+    It consists of a ZooKeeper, one or more brokers, and a console for the browser. The data is kept for the next time.
     """
     from broker_runtime.ports import is_free, port_in_use
     from broker_runtime.zookeeper.java import home_passed_over
@@ -84,6 +91,7 @@ def up(
     started_at = time.monotonic()
     with terminable(), _sole_user_of(directory):
         ensemble = None
+        shown = None
         started: list[BrokerProcess] = []
         try:
             if not zookeeper:
@@ -109,6 +117,9 @@ def up(
                 invocation.say(f"Broker {broker.broker_id:<3} {broker.address}  pid {broker.pid}")
             invocation.say(f"Data       {directory}")
             addresses = ",".join(broker.address for broker in started)
+            if not no_console:
+                chosen = (CONSOLE_PORT if port else 0) if console_port is None else console_port
+                shown = start_beside(invocation, addresses, chosen)
             _say_what_to_try(invocation, addresses, len(started), time.monotonic() - started_at)
             print_address(addresses)
             _watch(invocation, ensemble, started)
@@ -117,6 +128,8 @@ def up(
         except KeyboardInterrupt:
             invocation.say("\nStopping.")
         finally:
+            if shown is not None:
+                shown.close()
             for broker in started:
                 broker.stop()
             if ensemble is not None:

@@ -172,7 +172,7 @@ def test_usage_errors_end_with_2_and_print_nothing_on_stdout(run_pylog: Pylog) -
 def test_every_command_has_help(run_pylog: Pylog) -> None:
     """Each command exists and explains itself; commands of later versions do not exist."""
     everything = [
-        "up", "doctor", "version", "completion", "broker start", "zookeeper start", "produce", "consume",
+        "up", "doctor", "console", "version", "completion", "broker start", "zookeeper start", "produce", "consume",
         "topic create", "topic list", "topic describe", "topic alter", "topic delete", "topic add-partitions",
         "topic add-column", "topic trim", "log dump", "log verify",
         "cluster describe", "cluster health", "cluster decommission",

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,3 +263,50 @@ def test_foreign_server_is_not_mistaken_for_a_broker(run_pylog: Pylog) -> None:
             foreign_server.kill()
     assert refused.returncode == 4
     assert refused.stderr == f"[NOT_A_PYLOG_BROKER] {address} is a web server, not a pylog broker\n"
+
+
+def test_up_shows_the_cluster_in_a_browser(tmp_path: Path) -> None:
+    """`pylog up` prints the console's address, which knows the cluster; it ends with the rest."""
+    with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0") as (process, address):
+        said = re.search(r"Console +(http://127\.0\.0\.1:\d+/)", (tmp_path / "said").read_text())
+        assert said is not None
+        page = urllib.request.urlopen(said[1], timeout=LIMIT_S).read().decode()
+        assert "The cluster is healthy" in page
+        assert address in page
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(said[1], timeout=LIMIT_S)
+    assert "Traceback" not in (tmp_path / "said").read_text()
+
+
+def test_up_starts_without_its_console(run_pylog: Pylog, tmp_path: Path) -> None:
+    """A port in use is said and fails nothing; --no-console starts none."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = str(holder.getsockname()[1])
+        arguments = ("up", "--data", str(tmp_path / "data"), "--port", "0", "--console-port", taken)
+        with foreground(tmp_path, *arguments) as (_, address):
+            assert run_pylog("topic", "list", "-b", address).returncode == 0
+            assert f"Console    not started: 127.0.0.1:{taken} cannot be listened on" in (tmp_path / "said").read_text()
+    (tmp_path / "said").unlink()
+    with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0", "--no-console"):
+        assert "Console" not in (tmp_path / "said").read_text()
+
+
+def test_console_serves_until_it_is_stopped(run_pylog: Pylog, tmp_path: Path) -> None:
+    """`pylog console` prints its address to standard output for programs, and ends with 0 at Ctrl-C."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with foreground(tmp_path, "console", "--port", "0", "-b", "127.0.0.1:1") as (process, address):
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                urllib.request.urlopen(f"{address}topics", timeout=LIMIT_S)
+            process.send_signal(number)
+            assert process.wait(LIMIT_S) == 0
+    assert "Traceback" not in (tmp_path / "said").read_text()
+    refused = run_pylog("console", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "--allow-anyone" in refused.stderr
+    wrong = run_pylog("console", "--port", "0", "--ssl-certfile", str(tmp_path / "none.pem"))
+    assert wrong.returncode == 2
+    assert "belong together" in wrong.stderr

@@ -60,7 +60,7 @@ from broker_runtime.contract.schema import (
 from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
 from pyspark_log.client.admin import descriptions, groups, health, movement, overview, security, transactions
 from pyspark_log.client.admin.health import ClusterHealth
-from pyspark_log.client.admin.overview import ClusterOverview
+from pyspark_log.client.admin.overview import ClusterOverview, GroupLag
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -153,9 +153,16 @@ class Admin:
             if not missing_ok:
                 raise
 
-    def describe_topics(self) -> list[TopicDescription]:
-        """All topics with their partitions, by name; without offsets (-1)."""
-        topics = self._cluster.fetch_topics()
+    def describe_topics(
+        self, names: Iterable[str] | None = None, *, with_offsets: bool = False
+    ) -> list[TopicDescription]:
+        """The topics (None: all) with their partitions, by name. ``with_offsets``: as the leaders know them, each of
+        which is asked once (-1 if one does not answer); else -1. Raises `UnknownTopicOrPartitionError`."""
+        wanted = None if names is None else [check_topic_name(name) for name in names]
+        if with_offsets:
+            topics = descriptions.topics_with_offsets(self._cluster, wanted)
+        else:
+            topics = self._cluster.fetch_topics(wanted)
         return [topic.describe() for topic in sorted(topics, key=lambda topic: topic.name)]
 
     def list_topics(self) -> list[str]:
@@ -267,6 +274,11 @@ class Admin:
         unknown group."""
         return groups.list_group_offsets(self._cluster, group_id)
 
+    def list_group_lags(self) -> tuple[list[GroupLag], int]:
+        """How far each group is behind, the furthest first; and how many more groups there are, whose offsets nobody
+        told within seconds. Asks once for each group, and the leaders for all of them."""
+        return overview.group_lags(self._cluster)
+
     def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:
         """Sets the group's next offsets, forward or back; the group is created if it does not exist.
 
@@ -333,6 +345,11 @@ class Admin:
         """The names of the users that have passwords, sorted."""
         return security.list_users(self._cluster)
 
+    def create_token(self, lifetime_s: float = 3_600.0) -> str:
+        """A token that stands for the caller for so long (at most a day): whoever has it is taken for that user. It
+        ends with the user, or with the user's password. Raises `NotSupportedError` for a caller without a password."""
+        return security.create_token(self._cluster, lifetime_s)
+
     # --- quotas -----------------------------------------------------------------------------------------------
 
     def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
@@ -359,11 +376,11 @@ class Admin:
         damaged, and which transactions hang. Reads no data: damage that no broker has met is not reported."""
         return health.check(self._cluster)
 
-    def overview(self) -> ClusterOverview:
+    def overview(self, *, with_groups: bool = True) -> ClusterOverview:
         """`check_health`, and what each broker, the controller and the groups say: versions, ZooKeeper, room on disks,
-        moves, lag. Takes some seconds where brokers do not answer, and asks once for each group; what is not said in
-        time is unknown."""
-        return overview.overview(self._cluster)
+        moves, lag. Takes some seconds where brokers do not answer, and ``with_groups`` asks once for each group; what
+        is not said in time is unknown."""
+        return overview.overview(self._cluster, with_groups=with_groups)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------
 

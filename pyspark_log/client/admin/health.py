@@ -8,7 +8,7 @@ not part of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -127,10 +127,11 @@ class ClusterHealth:
         )
 
 
-def check(cluster: Cluster) -> ClusterHealth:
-    """Asks any broker, and all of them which transactions are open. Raises as `Cluster.call`."""
+def check(cluster: Cluster, *, without: Collection[int] = ()) -> ClusterHealth:
+    """Asks any broker, and all of them (but those that are known to say nothing: ``without``) which transactions are
+    open. Raises as `Cluster.call`."""
     topics = [topic.describe() for topic in cluster.fetch_topics()]
-    found, silent = open_transactions(cluster, timeout_s=_ANSWER_LIMIT_S)
+    found, silent = open_transactions(cluster, timeout_s=_ANSWER_LIMIT_S, without=without)
     listings: list[TransactionListing] | None = []
     if any(each.open_ms > min(HANGS_MS, REMARKED_MS) for each in found):
         try:

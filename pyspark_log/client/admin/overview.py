@@ -7,12 +7,12 @@ makes nothing else unknown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
-from broker_runtime.contract.model import Reassignment, TopicPartition
+from broker_runtime.contract.model import GroupListing, Reassignment, TopicPartition
 from broker_runtime.contract.requests import (
     DescribeConfigRequest,
     DescribeConfigResponse,
@@ -22,6 +22,7 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
 )
 from broker_runtime.contract.settings import find_setting
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.admin import descriptions, groups, health, movement
 from pyspark_log.client.admin.health import ClusterHealth
 from pyspark_log.client.connection import offsets
@@ -117,16 +118,22 @@ class ClusterOverview:
         return self.health.is_healthy and is_whole
 
 
-def overview(cluster: Cluster) -> ClusterOverview:
-    """Asks all brokers. Raises as `health.check`."""
-    found = health.check(cluster)
-    brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(found.cluster.brokers)}
+def overview(cluster: Cluster, *, with_groups: bool = True) -> ClusterOverview:
+    """Asks all brokers. Without ``with_groups`` the groups are unknown. Raises as `health.check`."""
+    brokers = {broker_id: _state_of(cluster, broker_id) for broker_id in sorted(cluster.describe().brokers)}
     silent = {broker_id for broker_id, state in brokers.items() if state.silent is not None}
+    found = health.check(cluster, without=silent)  # who says nothing to one question is not asked another
     moves, draining = (None, None) if found.cluster.controller_id in {None, *silent} else _moves(cluster)
-    lags, unread = _group_lags(cluster, silent)
+    lags, unread = _group_lags(cluster, silent) if with_groups else (None, 0)
     return ClusterOverview(
         health=found, brokers=brokers, moves=moves, draining=draining, groups=lags, unread_groups=unread
     )
+
+
+def group_lags(cluster: Cluster) -> tuple[list[GroupLag], int]:
+    """The lags, the furthest behind first, and how many groups have none. Raises if nobody tells which there are."""
+    lags, unread = _group_lags_of(cluster, groups.list_groups(cluster), (), cluster.deadline(_GROUPS_LIMIT_S))
+    return list(lags), unread
 
 
 def _state_of(cluster: Cluster, broker_id: int) -> BrokerState:
@@ -191,18 +198,24 @@ def _group_lags(cluster: Cluster, silent: Collection[int]) -> tuple[tuple[GroupL
     deadline = cluster.deadline(_GROUPS_LIMIT_S)
     try:
         listed = groups.list_groups(cluster, timeout_s=deadline.remaining_s(_ANSWER_LIMIT_S))
-        committed: dict[str, dict[TopicPartition, int]] = {}
-        for name in (each.group_id for each in listed if each.coordinator not in silent):
-            limit_s = deadline.remaining_s(_ANSWER_LIMIT_S)
-            if limit_s <= 0:
-                break
-            try:
-                committed[name] = offsets.committed(cluster, name, None, timeout_s=limit_s)
-            except PylogError:
-                continue  # a group that is damaged, or whose coordinator is away, keeps no other from being shown
-        ends = _ends(cluster, {at.topic for each in committed.values() for at in each})
+        return _group_lags_of(cluster, listed, silent, deadline)
     except PylogError:
         return None, 0
+
+
+def _group_lags_of(
+    cluster: Cluster, listed: Sequence[GroupListing], silent: Collection[int], deadline: Deadline
+) -> tuple[tuple[GroupLag, ...], int]:
+    committed: dict[str, dict[TopicPartition, int]] = {}
+    for name in (each.group_id for each in listed if each.coordinator not in silent):
+        limit_s = deadline.remaining_s(_ANSWER_LIMIT_S)
+        if limit_s <= 0:
+            break
+        try:
+            committed[name] = offsets.committed(cluster, name, None, timeout_s=limit_s)
+        except PylogError:
+            continue  # a group that is damaged, or whose coordinator is away, keeps no other from being shown
+    ends = _ends(cluster, {at.topic for each in committed.values() for at in each})
     lags = [_lag_of(name, held, ends) for name, held in committed.items()]
     return tuple(sorted(lags, key=lambda each: (-each.lag, each.group_id))), len(listed) - len(committed)
 

@@ -10,6 +10,8 @@ from broker_runtime.contract.acls import (
     AclsResponse,
     AlterUsersRequest,
     CreateAclsRequest,
+    CreateTokenRequest,
+    CreateTokenResponse,
     DeleteAclsRequest,
     DescribeAclsRequest,
     DescribeUsersRequest,
@@ -34,6 +36,7 @@ from pyspark_log.client.connection.cluster import Cluster
 
 _LEAST_PASSWORD_CHARS = 8
 _MOST_PASSWORD_BYTES = 1_024
+_SHORTEST_TOKEN_S, _LONGEST_TOKEN_S = 1.0, 86_400.0
 
 
 def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> list[Acl]:
@@ -90,6 +93,16 @@ def alter_quotas(cluster: Cluster, changes: Mapping[QuotaEntity, Mapping[str, fl
 def describe_quotas(cluster: Cluster) -> list[Quota]:
     """All, sorted."""
     return list(cluster.call("describe_quotas", DescribeQuotasRequest(), QuotasResponse).quotas)
+
+
+def create_token(cluster: Cluster, lifetime_s: float) -> str:
+    """A token of the caller's. Raises `InvalidRequestError` for a lifetime that no token can have."""
+    if not _SHORTEST_TOKEN_S <= lifetime_s <= _LONGEST_TOKEN_S:
+        raise InvalidRequestError(
+            f"lifetime_s={lifetime_s}: must be from {_SHORTEST_TOKEN_S:g} to {_LONGEST_TOKEN_S:g} (a day)"
+        )
+    request = CreateTokenRequest(lifetime_ms=round(lifetime_s * 1000))
+    return cluster.call("create_token", request, CreateTokenResponse).token
 
 
 def check_password(password: str) -> None:

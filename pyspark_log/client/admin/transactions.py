@@ -5,6 +5,8 @@ Rule: what was decided is in ZooKeeper, and any broker knows it; what is open is
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import OpenTransactionDescription, TransactionListing
 from broker_runtime.contract.requests import Empty
@@ -29,14 +31,17 @@ def list_transactions(cluster: Cluster, *, timeout_s: float | None = None) -> li
 
 
 def open_transactions(
-    cluster: Cluster, transactional_id: str = "", *, timeout_s: float | None = None
+    cluster: Cluster, transactional_id: str = "", *, timeout_s: float | None = None, without: Collection[int] = ()
 ) -> tuple[list[OpenTransactionDescription], list[int]]:
     """What is open, the oldest first ("": of all ids), and the brokers that did not say what is open there
-    in ``timeout_s`` each."""
+    in ``timeout_s`` each. ``without``: brokers that are known to say nothing; they are not asked."""
     found: list[OpenTransactionDescription] = []
     silent: list[int] = []
     request = OpenTransactionsRequest(transactional_id=transactional_id)
     for broker_id in sorted(cluster.describe().brokers):
+        if broker_id in without:
+            silent.append(broker_id)
+            continue
         try:
             response = cluster.call(
                 "open_transactions", request, OpenTransactionsResponse, to=broker_id, timeout_s=timeout_s

@@ -15,9 +15,11 @@ from broker_runtime.contract.requests import (
     LogDirInfo,
     MetadataResponse,
 )
+from broker_runtime.contract.transactions import OpenTransactionsResponse
 from pyspark_log.client.admin import overview
 from pyspark_log.client.admin.health import ClusterHealth, health_of
 from pyspark_log.client.admin.overview import BrokerState, ClusterOverview, DirectoryRoom
+from pyspark_log.client.admin.transactions import open_transactions
 from tests.unit.client.test_health import cluster, topic
 
 GIB = 1 << 30
@@ -111,3 +113,19 @@ def test_cluster_is_healthy_if_every_broker_answers_and_reaches_zookeeper() -> N
     assert not seen(whole, well, BrokerState(broker_id=2, reaches_zookeeper=False)).is_healthy
     assert not seen(whole, replace(well, unreadable={"/a": "Input/output error"})).is_healthy
     assert not seen(health_of(cluster(1, 2, controller_id=None), []), well).is_healthy
+
+
+def test_broker_that_says_nothing_is_not_asked_again() -> None:
+    """Each question to it would take seconds; what it may have open is unknown, as if it had been asked."""
+    asked: list[int] = []
+
+    class Brokers:
+        def describe(self) -> Any:
+            return cluster(1, 2)
+
+        def call(self, action: str, request: Any, response: type, *, to: int, timeout_s: float | None) -> Any:
+            asked.append(to)
+            return OpenTransactionsResponse(transactions=(), now_ms=0)
+
+    assert open_transactions(Brokers(), without={2}) == ([], [2])  # type: ignore[arg-type]
+    assert asked == [1]

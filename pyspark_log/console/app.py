@@ -1,0 +1,425 @@
+"""The console as an ASGI application: routes, sessions, threads, time limits; an error becomes a page.
+
+Rule: pages are functions that block, so each runs in a thread; there are few, and each has a time limit. What goes
+wrong is said in a sentence, with the status that fits: no traceback leaves this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl
+
+import anyio
+import jinja2
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from broker_runtime.contract.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    NotAPylogBrokerError,
+    OptionError,
+    PylogError,
+    RetriableError,
+    SaslAuthenticationError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.events import event
+from pyspark_log.console import formats
+from pyspark_log.console.connection import Connection
+from pyspark_log.console.guard import MOST_BODY_BYTES, Guard
+from pyspark_log.console.pages import ACTS, NAVIGATION, VIEWS
+from pyspark_log.console.sessions import Attempts, Sessions, is_cookie, new_cookie
+from pyspark_log.console.visit import Act, Done, Page, View, Visit
+
+PAGE_LIMIT_S: Final = 20.0
+BODY_LIMIT_S: Final = 10.0
+_THREADS: Final = 16
+_MOST_FIELDS: Final = 20_000
+_HERE: Final = Path(__file__).parent
+_T = TypeVar("_T")
+
+_logger = logging.getLogger(__name__)
+
+
+class WaysIn(Protocol):
+    """How users get a connection (`connection.Entrance`)."""
+
+    @property
+    def brokers(self) -> str:
+        """Which brokers are asked first."""
+
+    @property
+    def has_login(self) -> bool:
+        """Whether they say who they are."""
+
+    def shared(self) -> Connection:
+        """The connection of all, where they do not."""
+
+    def log_in(self, user: str, password: str) -> Connection:
+        """The connection of one. Raises `SaslAuthenticationError`."""
+
+
+def make_app(entrance: WaysIn, *, hosts: Collection[str], port: int = 0, is_encrypted: bool = False) -> Guard:
+    """The console. ``hosts``: names that it is reached under. ``port``: tells consoles of one machine apart, whose
+    cookies browsers would mix up."""
+    return Guard(_Console(entrance, port, is_encrypted=is_encrypted).app(), hosts=hosts)
+
+
+class _Console:
+    def __init__(self, entrance: WaysIn, port: int, *, is_encrypted: bool) -> None:
+        self._entrance = entrance
+        self._is_encrypted = is_encrypted
+        self._cookie_name = f"__Host-pylog-{port}" if is_encrypted else f"pylog-{port}"
+        self._sessions: Sessions[Connection] = Sessions()
+        self._attempts = Attempts()
+        self._shared = None if entrance.has_login else entrance.shared()
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            auto_reload=False,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(formats.FILTERS)
+        self._templates.globals.update(query=formats.query, navigation=NAVIGATION)
+        self._templates.globals["m"] = self._templates.get_template("macros.html").module
+
+    def app(self) -> Starlette:
+        routes: list[Any] = [
+            Route("/login", self._show_login, methods=["GET"]),
+            Route("/login", self._log_in, methods=["POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=_HERE / "static"), name="static"),
+        ]
+        routes += [Route(path, partial(self._show, view), methods=["GET"]) for path, view in VIEWS]
+        views = dict(VIEWS)
+        for path, act in ACTS:
+            back, _, action = path.rpartition("/")
+            routes.append(Route(path, partial(self._act, act, views[back], action), methods=["POST"]))
+        return Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._http_error, Exception: self._defect},
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        await to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        self._sessions.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    # --- pages --------------------------------------------------------------------------------------------------
+
+    async def _show(self, view: View, request: Request) -> Response:
+
+        def show() -> Response:
+            connection = self._connection(request)
+            if connection is None:
+                return self._to_login(request)
+            query = _last(request.query_params.multi_items())
+            visit = Visit(connection=connection, parts=request.path_params, query=query)
+            return self._rendered(request, view(visit), visit)
+
+        return await self._answered(request, show)
+
+    async def _act(self, act: Act, back: View, action: str, request: Request) -> Response:
+        """``back``: the page whose form it is, which is above it: ``/topics/{topic}`` of ``/topics/{topic}/delete``."""
+        form, refusal = await self._form(request)
+        if refusal is not None:
+            return refusal
+        lists: dict[str, list[str]] = {}
+        for name, value in form:
+            lists.setdefault(name, []).append(value)
+
+        def change() -> Response:
+            connection = self._connection(request)
+            if connection is None:
+                return self._to_login(request)
+            visit = Visit(
+                connection=connection,
+                parts=request.path_params,
+                query=_last(request.query_params.multi_items()),
+                form=_last(form),
+                lists=lists,
+            )
+            try:
+                return self._gone_to(request, act(visit))
+            except SaslAuthenticationError:
+                raise
+            except (PylogError, ValueError) as error:
+                again = visit.refused(action, _sentence(error), _outcome(error, action))
+                return self._rendered(request, back(again), again, status=_status_of(error))
+
+        return await self._answered(request, change)
+
+    async def _answered(self, request: Request, work: Callable[[], Response]) -> Response:
+        """What ``work`` makes, in a thread; a page that says so where it fails or takes too long."""
+        with anyio.move_on_after(PAGE_LIMIT_S):
+            return await self._in_thread(partial(self._with_errors, request, work))
+        return self._error(
+            request,
+            503,
+            "This takes too long",
+            f"The cluster has not answered within {PAGE_LIMIT_S:g} s."
+            + ("" if request.method == "GET" else f" {_NOT_KNOWN}"),
+        )
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+
+    def _with_errors(self, request: Request, work: Callable[[], Response]) -> Response:
+        try:
+            return work()
+        except SaslAuthenticationError as error:
+            if not self._entrance.has_login:
+                return self._error(request, 502, "The brokers do not let the console in", _sentence(error))
+            self._sessions.end(self._cookie(request))
+            return self._to_login(request, "The brokers do not accept this session any more. Log in again.")
+        except (PylogError, ValueError) as error:
+            status = _status_of(error)
+            return self._error(request, status, _TITLES.get(status, "That cannot be shown"), _sentence(error))
+        except Exception as error:  # noqa: BLE001 - a defect becomes a page, and a line of the log
+            event(_logger, "show page", path=request.url.path, error=error, level=logging.ERROR, exc_info=error)
+            return self._error(request, 500, "This is a bug in pylog", "The console's log has the details.")
+
+    def _rendered(self, request: Request, page: Page, visit: Visit | None, *, status: int = 200) -> Response:
+        is_fragment = _is_fragment(request)
+        cookie = self._cookie(request) or new_cookie()
+        session = self._sessions.find(cookie, by_hand=False)
+        values = {
+            **page.values,
+            "page": page,
+            "is_fragment": is_fragment,
+            "brokers_asked": self._entrance.brokers,
+            "csrf": self._sessions.csrf_token(cookie),
+            "user": session.user if session is not None else "",
+            "notice": None if is_fragment else self._sessions.take_notice(cookie),
+            "url": _url_of(request, above=bool(visit is not None and visit.failed)),
+            "failed": visit.failed if visit is not None else "",
+            "error": visit.error if visit is not None else "",
+            "outcome": visit.outcome if visit is not None else "",
+            "form": visit.form if visit is not None else {},
+        }
+        template = self._templates.get_template(page.template)
+        if is_fragment and "live" in template.blocks:
+            text = "".join(template.blocks["live"](template.new_context(values)))
+        else:
+            text = template.render(values)
+        code = max(status, page.status)
+        return self._with_cookie(HTMLResponse(text, code, {"vary": "HX-Request"}), request, cookie)
+
+    def _gone_to(self, request: Request, done: Done) -> Response:
+        self._sessions.leave_notice(self._cookie(request), done.notice)
+        return RedirectResponse(done.path, 303)
+
+    def _error(self, request: Request, status: int, title: str, text: str) -> Response:
+        every_s = 5 if status == 503 and request.method == "GET" else 0
+        page = Page(template="error.html", title=title, section="", values={"text": text}, every_s=every_s)
+        return self._rendered(request, page, None, status=status)
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if request.url.path.startswith("/static/"):
+            return Response(status_code=error.status_code)
+        what = {404: "There is no such page", 405: "That is not how this page is used"}
+        return self._error(request, error.status_code, what.get(error.status_code, error.detail), "")
+
+    async def _defect(self, request: Request, error: Exception) -> Response:
+        event(_logger, "answer request", path=request.url.path, error=error, level=logging.ERROR, exc_info=error)
+        return self._error(request, 500, "This is a bug in pylog", "The console's log has the details.")
+
+    # --- who is there -------------------------------------------------------------------------------------------
+
+    def _cookie(self, request: Request) -> str:
+        value = request.cookies.get(self._cookie_name, "")
+        return value if is_cookie(value) else ""
+
+    def _with_cookie(self, response: Response, request: Request, cookie: str) -> Response:
+        if cookie != self._cookie(request):
+            response.set_cookie(
+                self._cookie_name, cookie, path="/", httponly=True, samesite="strict", secure=self._is_encrypted
+            )
+        return response
+
+    def _connection(self, request: Request) -> Connection | None:
+        if self._shared is not None:
+            return self._shared
+        by_hand = request.headers.get("hx-request") != "true"
+        session = self._sessions.find(self._cookie(request), by_hand=by_hand)
+        return None if session is None else session.connection
+
+    async def _form(self, request: Request) -> tuple[list[tuple[str, str]], Response | None]:
+        """The form's fields, once it is certain that a page of this console sent it."""
+        body = bytearray()
+        with anyio.move_on_after(BODY_LIMIT_S) as limit:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BODY_BYTES:
+                    break
+        if limit.cancelled_caught:
+            return [], self._error(request, 408, "This takes too long", "The form has not come whole.")
+        if len(body) > MOST_BODY_BYTES:
+            return [], self._error(request, 413, "That is too much", f"A form has {MOST_BODY_BYTES:,} bytes at most.")
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+            return [], self._error(request, 415, "That is no form", "")
+        try:
+            fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+        except ValueError:
+            return [], self._error(request, 400, "That is no form", "It is not UTF-8, or has too many fields.")
+        cookie = self._cookie(request)
+        given = request.headers.get("x-csrf-token") or _last(fields).get("csrf", "")
+        if not cookie or not self._sessions.is_csrf_token(cookie, given):
+            text = "It is from another session, or from before the console was started. Nothing was changed."
+            return [], self._error(request, 403, "This form is no longer valid", text)
+        return fields, None
+
+    def _to_login(self, request: Request, notice: str = "") -> Response:
+        cookie = self._cookie(request) or new_cookie()
+        if notice:
+            self._sessions.leave_notice(cookie, notice)
+        if request.headers.get("hx-request") == "true":
+            return self._with_cookie(Response(status_code=401, headers={"HX-Redirect": "/login"}), request, cookie)
+        wanted = _url_of(request) if request.method == "GET" else ""
+        target = "/login" + formats.query(next=wanted if wanted != "/" else "")
+        return self._with_cookie(RedirectResponse(target, 303), request, cookie)
+
+    async def _show_login(self, request: Request) -> Response:
+        if not self._entrance.has_login:
+            return RedirectResponse("/", 303)
+        return self._login_page(request, request.query_params.get("next", ""))
+
+    def _login_page(
+        self, request: Request, wanted: str, error: str = "", name: str = "", status: int = 200
+    ) -> Response:
+        values = {"next": wanted, "login_error": error, "name": name}
+        page = Page(template="login.html", title="Log in", section="", values=values)
+        return self._rendered(request, page, None, status=status)
+
+    async def _log_in(self, request: Request) -> Response:
+        fields, refusal = await self._form(request)
+        if refusal is not None or not self._entrance.has_login:
+            return refusal or RedirectResponse("/", 303)
+        form = _last(fields)
+        name, password, wanted = form.get("user", "").strip(), form.get("password", ""), form.get("next", "")
+        address = request.client.host if request.client is not None else ""
+        refused = partial(self._login_page, request, wanted, name=name)
+        if not name or not password:
+            return refused("Give a user and a password.", status=400)
+        wait_s = self._attempts.wait_s(name, address)
+        if wait_s > 0:
+            return refused(f"Too many attempts have failed. Try again in {math.ceil(wait_s)} s.", status=429)
+
+        def attempt() -> Connection | None:
+            return self._attempts.run(
+                partial(self._entrance.log_in, name, password), name, address, is_failure=AuthenticationError
+            )
+
+        def log_in() -> Response:
+            try:
+                connection = attempt()
+            except SaslAuthenticationError:
+                return refused("The brokers know no such user with that password.", status=401)
+            except (PylogError, ValueError) as error:
+                return refused(_sentence(error), status=_status_of(error))
+            if connection is None:
+                return refused("Others are logging in. Try again in a moment.", status=429)
+            self._sessions.end(self._cookie(request))
+            cookie = self._sessions.begin(name, connection)
+            event(_logger, "begin session", user=name, client_host=address)
+            return self._with_cookie(RedirectResponse(local_path(wanted), 303), request, cookie)
+
+        return await self._answered(request, log_in)
+
+    async def _log_out(self, request: Request) -> Response:
+        _, refusal = await self._form(request)
+        if refusal is not None:
+            return refusal
+        await self._in_thread(partial(self._sessions.end, self._cookie(request)))
+        cookie = new_cookie()
+        self._sessions.leave_notice(cookie, "You are logged out.")
+        return self._with_cookie(RedirectResponse("/login", 303), request, cookie)
+
+
+_NOT_KNOWN: Final = "Whether this was done is not known: look before you do it again."
+_PARTITION_BY_PARTITION: Final = frozenset({"apply", "elect"})
+"""What may be done in part, although it is refused."""
+_TITLES: Final = {
+    400: "That cannot be shown",
+    403: "You may not see this",
+    404: "There is no such thing",
+    502: "The brokers do not let the console in",
+    503: "The cluster does not answer",
+}
+
+
+def local_path(wanted: str) -> str:
+    """Where to go after the login: a page of this console, whatever was asked for."""
+    is_local = wanted.startswith("/") and wanted.isprintable() and "\\" not in wanted and not wanted.startswith("//")
+    return wanted if is_local and wanted.isascii() and not wanted.startswith("/log") else "/"
+
+
+def _is_fragment(request: Request) -> bool:
+    """Whether a page only renews what is live on it."""
+    return request.headers.get("hx-request") == "true" and request.headers.get("hx-request-type") != "full"
+
+
+def _url_of(request: Request, *, above: bool = False) -> str:
+    """The page's own address. ``above``: of the page whose form was sent."""
+    raw: bytes = request.scope.get("raw_path", b"/")
+    path = raw.decode("latin-1").partition("?")[0]
+    if above:
+        path = path.rpartition("/")[0]
+    return path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, UnknownTopicOrPartitionError | GroupIdNotFoundError):
+        return 404
+    if isinstance(error, AuthorizationError):
+        return 403
+    if isinstance(error, AuthenticationError):
+        return 502
+    if isinstance(error, RetriableError | NotAPylogBrokerError | TimeoutError):
+        return 503
+    return 400
+
+
+def _outcome(error: Exception, action: str) -> str:
+    """What of a refused action was done."""
+    if isinstance(error, RetriableError | TimeoutError):
+        return _NOT_KNOWN
+    if action in _PARTITION_BY_PARTITION and not isinstance(error, OptionError | NonEmptyGroupError):
+        return "Not all of this was done."
+    return "Nothing was changed."
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong, as people read it."""
+    text = error.message if isinstance(error, PylogError) else str(error)
+    text = text or type(error).__name__
+    is_word = text.partition(" ")[0].isalpha()  # and not the name of a setting
+    return f"{text[0].upper()}{text[1:]}" if is_word else text
+
+
+def _last(items: list[tuple[str, str]]) -> dict[str, str]:
+    return dict(items)

@@ -1,0 +1,138 @@
+"""Where the console listens, for whom, and the server that does it.
+
+Rule: where nobody is asked who they are, everybody who reaches the port may do what the console may. So it then listens
+on this machine alone, unless somebody says that this is meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from broker_runtime.contract.errors import InvalidConfigError, PortInUseError
+from pyspark_log.console import DEFAULT_PORT
+from pyspark_log.console.app import make_app
+from pyspark_log.console.connection import Entrance
+
+_BACKLOG: Final = 128
+_MOST_CONNECTIONS: Final = 500
+_STARTING_LIMIT_S: Final = 10.0
+_STOPPING_LIMIT_S: Final = 3
+
+
+class ConsoleServer:
+    """A console at an address. Making it listens; `serve` answers, and so does a thread after `start`."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        allowed_hosts: Sequence[str] = (),
+        allow_anyone: bool = False,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+    ) -> None:
+        """``settings``: of a client, by dotted name. ``port`` 0: a free one. Raises `PortInUseError`, and
+        `InvalidConfigError` for what must not be served there."""
+        entrance = Entrance(settings)
+        if (certfile is None) != (keyfile is None):
+            raise InvalidConfigError("--ssl-certfile and --ssl-keyfile belong together: give both, or none")
+        is_encrypted = certfile is not None
+        check_listening(host, has_login=entrance.has_login, is_encrypted=is_encrypted, allow_anyone=allow_anyone)
+        self._socket = _listening(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        names = {"localhost", socket.gethostname(), host, *allowed_hosts}
+        self.app = make_app(entrance, hosts=names, port=self.port, is_encrypted=is_encrypted)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{'https' if is_encrypted else 'http'}://{shown}:{self.port}/"
+        try:
+            config = uvicorn.Config(
+                self.app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                lifespan="on",
+                ws="none",
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_graceful_shutdown=_STOPPING_LIMIT_S,
+                ssl_certfile=certfile,
+                ssl_keyfile=keyfile,
+            )
+            if is_encrypted:
+                config.load()
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise InvalidConfigError(f"--ssl-certfile {certfile}, --ssl-keyfile {keyfile}: {error}") from None
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    def serve(self) -> None:
+        """Answers until the process is told to stop (SIGINT, SIGTERM)."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def start(self) -> None:
+        """Answers from a thread of its own, until `close`."""
+        self._thread = threading.Thread(target=self.serve, name="pylog-console", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops. May be called again. Blocks a bounded time."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(_STOPPING_LIMIT_S + _STARTING_LIMIT_S)
+        self._socket.close()
+
+
+def check_listening(host: str, *, has_login: bool, is_encrypted: bool, allow_anyone: bool) -> None:
+    """Raises `InvalidConfigError` where strangers could do what the console may, or read passwords on their way."""
+    if allow_anyone or is_loopback(host):
+        return
+    if not has_login:
+        raise InvalidConfigError(
+            f"--host {host}: these brokers ask users for no password, so whoever reaches that address could do "
+            "all that the console may. Listen on 127.0.0.1, or add --allow-anyone if that is meant"
+        )
+    if not is_encrypted:
+        raise InvalidConfigError(
+            f"--host {host}: passwords would go over the network as they are. Give --ssl-certfile and --ssl-keyfile, "
+            "or add --allow-anyone if something in front of the console encrypts"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if isinstance(error, socket.gaierror):
+            raise InvalidConfigError(f"--host {host}: is no address of this machine: {error.strerror}") from None
+        raise PortInUseError(
+            f"{host}:{port} cannot be listened on ({error.strerror}). 0 stands for a free port"
+        ) from None
+    return listener
