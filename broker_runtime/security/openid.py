@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_KEYS: Final = 100
 _OTHERS_RAISE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 """What PyJWT and json raise besides their own errors for what strangers made: a key that does not fit the algorithm
-that a token names, `RecursionError` for nested lists, `NotImplementedError` for a key of algorithm ``none``."""
+that a token names, `RecursionError` for nested lists, a `RuntimeError` for a key of algorithm ``none``."""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
