@@ -18,6 +18,7 @@ import hashlib
 import logging
 import os
 import ssl
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -223,8 +224,10 @@ class TokenFile:
     def read(self) -> str:
         """The token. Raises `InvalidConfigError` if the file cannot be read, or holds none."""
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=_open_at_once) as file:
                 found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):  # reading would wait for whoever writes, and nobody may
+                    raise InvalidConfigError(f"token.file={self._path}: must be a file, not a pipe or a device")
                 token = file.read(_MOST_TOKEN_BYTES + 1).decode("ascii").strip()
         except OSError as error:
             raise InvalidConfigError(f"token.file={self._path}: cannot be read: {error.strerror}") from None
@@ -236,6 +239,11 @@ class TokenFile:
             )
         self._token, self._seen = token, (found.st_mtime_ns, found.st_ino, found.st_size)
         return token
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def basic_header(user: str, password: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from broker_runtime.contract.errors import InvalidConfigError, SaslAuthenticationError, SetupError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import BrokerSettings
-from broker_runtime.contract.waiting import Signal
+from broker_runtime.contract.waiting import Deadline, Signal
 from broker_runtime.security.credentials import Proof
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ _AGAIN_S: Final = 10.0  # after a failure, and between two fetches because of un
 _FETCH_LIMIT_S: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 _MOST_KEYS: Final = 100
+_OTHERS_RAISE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+"""What PyJWT and json raise besides their own errors for what strangers made: a key that does not fit the algorithm
+that a token names, `RecursionError` for nested lists, a `RuntimeError` for a key of algorithm ``none``."""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -78,7 +81,7 @@ class OpenIdTokens:
                 leeway=self._skew_s,
                 options={"require": ["exp", "iss", "aud", self._claim]},
             )
-        except self._jwt.PyJWTError as error:
+        except (self._jwt.PyJWTError, *_OTHERS_RAISE) as error:
             raise SaslAuthenticationError(f"the token is not valid, or no longer ({type(error).__name__})") from None
         principal = claims[self._claim]
         if not isinstance(principal, str) or not principal or not principal.isprintable() or len(principal) > 255:
@@ -90,7 +93,7 @@ class OpenIdTokens:
         began_s = time.monotonic()
         try:
             found = self._read()
-        except (OSError, HTTPException, ValueError, self._jwt.PyJWTError) as error:
+        except (OSError, HTTPException, self._jwt.PyJWTError, *_OTHERS_RAISE) as error:
             event(_logger, "fetch keys of tokens", level=logging.WARNING, url=self._url, error=error)
         else:
             if found.keys() != self._keys.keys():
@@ -114,7 +117,7 @@ class OpenIdTokens:
                 continue  # a secret that both sides would share; a key to encrypt with
             try:
                 found[each.get("kid")] = self._jwt.PyJWK(each)
-            except (self._jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+            except (self._jwt.PyJWTError, *_OTHERS_RAISE):
                 continue  # of a kind that is not known here, or garbage
         return found
 
@@ -142,8 +145,13 @@ def _fetch(url: str) -> bytes:
             urllib.request.HTTPSHandler(context=ssl.create_default_context()),
             _NoRedirect(),
         )
+        deadline = Deadline(_FETCH_LIMIT_S)
+        data = b""
         with opener.open(url, timeout=_FETCH_LIMIT_S) as answer:
-            data = answer.read(_MOST_BYTES + 1)
+            while len(data) <= _MOST_BYTES and (piece := answer.read1(_MOST_BYTES + 1 - len(data))):
+                data += piece
+                if deadline.expired:  # the limit above is one for each piece
+                    raise TimeoutError(f"not all of it came within {_FETCH_LIMIT_S:g} s")
     if len(data) > _MOST_BYTES:
         raise ValueError(f"more than {_MOST_BYTES} bytes")
     return data

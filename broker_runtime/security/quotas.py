@@ -34,8 +34,9 @@ from broker_runtime.meters import NO_METERS, Meters
 from broker_runtime.rates import RateLimit
 
 LONGEST_WAIT_S: Final = 20.0
-_LONGEST_ACTION_WAIT_S: Final = 5.0  # an action holds a thread, and whoever asked may wait with a limit of its own
+_LONGEST_ACTION_WAIT_S: Final = 1.0  # an action holds a thread, and clients give up an attempt after 2 s
 _MOST_WAITING_ACTIONS: Final = 50
+_MOST_WAITING_ACTIONS_OF_ONE: Final = 25  # of all that share a quota: one of them alone keeps no others out
 _MOST_HELD_BYTES: Final = 64 << 20  # of requests that were read and wait
 _MOST_RATES: Final = 10_000  # names of clients are theirs to choose
 _PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
@@ -90,7 +91,7 @@ class Quotas:
         self._rates: OrderedDict[tuple[str, Share], RateLimit] = OrderedDict()
         self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
         self._held_bytes = 0
-        self._action_slots = threading.BoundedSemaphore(_MOST_WAITING_ACTIONS)
+        self._waiting_actions: Counter[Share] = Counter()
 
     def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
         """What a stream of this client may take, by these limits. It begins with what the client owes, so nobody
@@ -101,17 +102,29 @@ class Quotas:
         """What the processor time of an action is to be spent of. One of a client over its quota waits here; raises
         `TooManyStreamsError`, which clients take for a reason to come back, if too many wait already."""
         table = self.table()
-        if is_broker or not table or table.find(REQUEST_PERCENTAGE, principal, client_id) is None:
+        found = None if is_broker or not table else table.find(REQUEST_PERCENTAGE, principal, client_id)
+        if found is None:
             return UNLIMITED
         allowance = Allowance(self, principal, client_id, (REQUEST_PERCENTAGE,))
         if allowance.throttle_ms():
-            if not self._action_slots.acquire(blocking=False):
-                raise TooManyStreamsError(f"{_MOST_WAITING_ACTIONS} actions of clients over their quotas wait already")
-            try:
+            with self._one_more_waiting_action(found[0]):
                 allowance.wait(at_most_s=_LONGEST_ACTION_WAIT_S)
-            finally:
-                self._action_slots.release()
         return allowance
+
+    @contextmanager
+    def _one_more_waiting_action(self, share: Share) -> Iterator[None]:
+        with self._lock:
+            waiting, of_share = self._waiting_actions.total(), self._waiting_actions[share]
+            if waiting >= _MOST_WAITING_ACTIONS or of_share >= _MOST_WAITING_ACTIONS_OF_ONE:
+                raise TooManyStreamsError(f"{waiting} actions of clients over their quotas wait already")
+            self._waiting_actions[share] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting_actions[share] -= 1
+                if not self._waiting_actions[share]:
+                    del self._waiting_actions[share]
 
     @contextmanager
     def streaming(self, principal: str, client_id: str, *, is_broker: bool = False) -> Iterator[None]:

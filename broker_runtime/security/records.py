@@ -20,7 +20,7 @@ from broker_runtime.contract.waiting import Signal
 from broker_runtime.security.access_list import AccessList
 from broker_runtime.security.quotas import QuotaTable
 from broker_runtime.zookeeper.guarded import Planned, change
-from broker_runtime.zookeeper.session import Set, ZNode, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import NoNodeError, Set, ZNode, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     SECURITY_ACLS,
     SECURITY_QUOTAS,
@@ -72,7 +72,11 @@ class SecurityRecords:
         """Waits for a change, and reads it; returns the seconds to pause where that failed."""
         self._signal.wait(_LOOK_EVERY_S)
         try:
-            self._look()
+            try:
+                self._look()
+            except NoNodeError as error:  # one was deleted, perhaps because it was damaged; others are behind it
+                event(_logger, "make security records", level=logging.WARNING, error=error)
+                self.read()
         except (PylogError, ZNodeError) as error:
             event(_logger, "read security records", level=logging.WARNING, error=error)
             self._signal.set()

@@ -311,7 +311,9 @@ class PylogFlightServer:
 
     def list_actions(self, listener: Authenticator, context: Any) -> list[tuple[str, str]]:
         """Names of the actions, with what they take and give."""
-        return [(name, f"{kinds.request.__name__} → {kinds.response.__name__}") for name, kinds in ACTIONS.items()]
+        with answering("list actions", context, listener) as call:
+            self._wait_if_over_quota(call.caller, context)
+            return [(name, f"{kinds.request.__name__} → {kinds.response.__name__}") for name, kinds in ACTIONS.items()]
 
     def do_action(self, listener: Authenticator, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
@@ -423,14 +425,14 @@ class PylogFlightServer:
             if isinstance(request, streams.ReadRequest):
                 caller = call.made_by(request.client_id)
                 allowance = self._allowance(caller, _CONSUMER_LIMITS)
-                with self._services.meters.refusing("read"):
+                with self._services.meters.refusing("read"), _spending(allowance):
                     pieces = self._read_pieces(caller, self._services.read.plan(caller, request), allowance)
                 return flight.GeneratorStream(
                     FRAMES_SCHEMA, self._watched("read", call, READER_PAUSE_LIMIT_S, pieces, allowance)
                 )
             assert isinstance(request, streams.PlainTicket), kind
             allowance = self._allowance(call.caller, _CONSUMER_LIMITS)
-            with self._services.meters.refusing("plain-get"):
+            with self._services.meters.refusing("plain-get"), _spending(allowance):
                 schema, batches = self._services.plain.read(call.caller, request, allowance)
             return flight.GeneratorStream(
                 schema, self._watched("plain-get", call, PLAIN_PAUSE_LIMIT_S, batches, allowance)
@@ -491,16 +493,19 @@ class PylogFlightServer:
     def list_flights(self, listener: Authenticator, context: Any, criteria: bytes) -> Iterator[Any]:
         """All topics."""
         with answering("list flights", context, listener) as call, self._services.meters.answering("list-flights"):
+            self._wait_if_over_quota(call.caller, context)
             return iter(list(self._plain.list_topics(call.caller, uses_tls=listener.protocol.uses_tls)))
 
     def get_flight_info(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
         """A topic's columns, and an endpoint for each partition."""
         with answering("flight info", context, listener) as call, self._services.meters.answering("flight-info"):
+            self._wait_if_over_quota(call.caller, context)
             return self._plain.describe(call.caller, _topic_of(descriptor), uses_tls=listener.protocol.uses_tls)
 
     def get_schema(self, listener: Authenticator, context: Any, descriptor: Any) -> Any:
         """A topic's columns."""
         with answering("schema", context, listener) as call, self._services.meters.answering("schema"):
+            self._wait_if_over_quota(call.caller, context)
             return flight.SchemaResult(self._services.plain.schema(call.caller, _topic_of(descriptor)))
 
 
@@ -576,6 +581,16 @@ class _Beginnings(flight.ServerMiddlewareFactory):
 
     def start_call(self, info: Any, headers: Headers) -> Any:
         return self._openings.start_call(info, headers, self._authenticator.authenticate)
+
+
+@contextmanager
+def _spending(allowance: Allowance) -> Iterator[None]:
+    """Around what is done for a stream before it is open. Its first piece waits."""
+    timer = ProcessorTime(allowance)
+    try:
+        yield
+    finally:
+        timer.spend()
 
 
 def _topic_of(descriptor: Any) -> str:

@@ -126,6 +126,7 @@ class ReadService:
         position = plan.start
         silence = Deadline(HEARTBEAT_INTERVAL_S)
         if position == plan.end:
+            allowance.wait()
             yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
         while position < plan.end:
             allowance.wait()  # with nothing in hand

@@ -26,7 +26,7 @@ from pyspark_log.spark.options import SinkOptions, SourceOptions
 from pyspark_log.spark.worker_cluster import worker_cluster
 
 _LIFETIME_MS: Final = 86_400_000
-_USED_S: Final = 3_600.0  # so long one token is given to task after task
+_USED_S: Final = 60.0  # so long one token is given to task after task, though a password set again may have ended it
 _PASSWORD: Final = "sasl.password"  # noqa: S105 - the setting's name
 _FILE: Final = "token.file"
 _OF_PASSWORDS: Final = frozenset({_PASSWORD, _FILE, "sasl.username", "sasl.mechanism"})
@@ -50,7 +50,7 @@ class TaskPartition(InputPartition):
 
 def task_token(options: SourceOptions | SinkOptions) -> str | None:
     """A token for the tasks of the next micro-batch or query; None: the options have neither a password nor a file of
-    the driver's. Asks a broker, once an hour, or reads the file. Raises what asking a broker raises, and
+    the driver's. Asks a broker, once a minute, or reads the file. Raises what asking a broker raises, and
     `InvalidConfigError`."""
     if _FILE in options.client:
         return TokenFile(Path(options.client[_FILE])).read()

@@ -1,8 +1,8 @@
 """The connections of one of Spark's Python processes, kept from one task or decision to the next.
 
 Rule: a process has one `Cluster` for each kind of options and their client settings, made when first asked for, and
-kept as long as the process lives, or until others are used: tasks come with a new token every hour. It never crosses a
-fork: what the parent had is not used.
+kept as long as the process lives, or until others are used: tasks come with a new token every minute. It never crosses
+a fork: what the parent had is not used.
 """
 
 from __future__ import annotations

@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_log import Acl, DefaultSource
+from pyspark_log.errors import SaslAuthenticationError
+from pyspark_log.spark import task_secrets
 from tests.secured import Secured, secured_cluster
+from tests.waiting import wait_until
 
 TOPIC, OUT, PASSWORD = "rides", "copies", "a password of spark's"
 
@@ -120,6 +123,32 @@ def test_tasks_get_a_token_and_never_the_password(
     assert sum(batch.num_rows for batch in task.read(partition)) > 0
     with pytest.raises(Exception, match=r"needs sasl\.password"):
         list(task.read(InputPartition(partition.value)))
+
+
+def test_tasks_get_on_within_a_minute_after_the_same_password_was_set_again(
+    spark: SparkSession, secured: Secured, options: dict[str, str]
+) -> None:
+    """It ends the token that tasks have, while the driver's password is as right as before."""
+    source = DefaultSource(dict(options, subscribe=TOPIC))
+    reader = source.reader(source.schema())
+    (*_, before) = reader.partitions()
+    with secured.admin() as admin:
+        admin.set_password("spark", PASSWORD)
+    task = cloudpickle.loads(cloudpickle.dumps(reader))
+
+    def is_refused() -> bool:
+        try:
+            list(task.read(before))
+        except SaslAuthenticationError:
+            return True
+        return False
+
+    wait_until(is_refused, "the broker has read the new password")
+    for key, (token, made_s) in tuple(task_secrets._tokens.items()):  # a minute later
+        task_secrets._tokens[key] = (token, made_s - 61)
+    (*_, after) = reader.partitions()
+    assert after.token != before.token
+    assert sum(batch.num_rows for batch in task.read(after)) > 0
 
 
 def test_given_token_is_passed_on_as_it_is(secured: Secured, options: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.errors import TooManyStreamsError
-from broker_runtime.contract.flight import STREAM_OPTIONS
+from broker_runtime.contract.flight import CLIENT_HEADER, STREAM_OPTIONS
 from broker_runtime.contract.frame import split_into_frames
 from broker_runtime.contract.schema import UNTYPED
 from broker_runtime.contract.streams import FetchHello, FetchPartition, ProduceHello
@@ -208,6 +208,32 @@ def test_actions_over_their_share_of_the_processor_are_slowed_and_answered(
             lambda: slowed.describe_cluster().brokers and throttled_s(cluster, "request_percentage") - before > 0.5,
             "the client is slowed",
         )
+
+
+@pytest.mark.parametrize("call", ["list_flights", "get_flight_info", "get_schema", "list_actions", "do_get"])
+def test_calls_of_every_kind_are_slowed(
+    cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str, call: str
+) -> None:
+    """What is left of the quota is spent by a second's worth of any of them, and the next ones wait."""
+    limit(cluster, admin, QuotaEntity(client_id=greedy), request_percentage=0.01)
+    topic_id = admin.describe_topic(topic).topic_id.bytes
+    named = flight.FlightCallOptions(timeout=60, headers=[(CLIENT_HEADER.encode(), greedy.encode())])
+    path = flight.FlightDescriptor.for_path(topic)
+    calls = {
+        "list_flights": lambda: list(client.list_flights(options=named)),
+        "get_flight_info": lambda: client.get_flight_info(path, named),
+        "get_schema": lambda: client.get_schema(path, named),
+        "list_actions": lambda: client.list_actions(named),
+        "do_get": lambda: streams.read(
+            client, client_id=greedy, topic=topic, partition=0, topic_id=topic_id, start=0, end=0
+        ),
+    }
+    before = throttled_s(cluster, "request_percentage")
+    for _ in range(50):  # of at least 10 µs each, where a second has 100 µs
+        calls[call]()
+        if throttled_s(cluster, "request_percentage") > before:
+            break
+    assert throttled_s(cluster, "request_percentage") > before
 
 
 def test_streams_over_the_quota_are_refused_until_one_ends(

@@ -1,13 +1,15 @@
 """Which settings clients accept, and how they refuse others."""
 
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker_runtime.contract.errors import InvalidConfigError
-from broker_runtime.contract.security import access_of
+from broker_runtime.contract.security import TokenFile, access_of
 from broker_runtime.contract.settings import Address, resolve
 from pyspark_log import Admin, Consumer, Producer, errors
 
@@ -178,3 +180,23 @@ def test_environment_is_named_when_its_address_is_invalid(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "nowhere")
     with pytest.raises(InvalidConfigError, match=r"^\[INVALID_CONFIG\] \$PYLOG_BOOTSTRAP_SERVERS: bootstrap\.servers"):
         resolve("admin")
+
+
+def test_token_file_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """Nor is one that takes the place of the file later."""
+    path = tmp_path / "token"
+    os.mkfifo(path)
+    given = {"security.protocol": "SASL_PLAINTEXT", "token.file": str(path)}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(access_of, resolve("admin", given))
+        try:
+            assert isinstance(asked.exception(5), InvalidConfigError)
+        finally:  # or the thread would never end
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+    path.unlink()
+    path.write_text("first")
+    file = TokenFile(path)
+    assert file.token == "first"
+    path.unlink()
+    os.mkfifo(path)
+    assert file.token == "first"

@@ -31,6 +31,7 @@ class Provider:
         self.more: list[dict[str, Any]] = []
         self.status = 200
         self.asked = 0
+        self.pause_s = 0.0  # before each byte
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,7 +43,12 @@ class Provider:
                     self.send_header("Location", "http://127.0.0.1:1/keys")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                for piece in (bytes([byte]) for byte in body) if provider.pause_s else [body]:
+                    time.sleep(provider.pause_s)
+                    try:
+                        self.wfile.write(piece)
+                    except OSError:
+                        return
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -125,6 +131,17 @@ def test_token_with_another_claim_is_refused(
 ) -> None:
     with pytest.raises(SaslAuthenticationError, match=says):
         tokens.proof(provider.token("first", **claims))
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [("first", "ES256"), ("curve", "RS256"), ("first", "EdDSA")])
+def test_token_that_names_an_algorithm_for_other_keys_is_refused(
+    tokens: OpenIdTokens, provider: Provider, key: str, algorithm: str
+) -> None:
+    """As one that is not valid: its client does not try again, and the refusal is counted."""
+    _, claims, signature = provider.token(key, algorithm="ES256" if key == "curve" else "RS256").split(".")
+    header = jwt.utils.base64url_encode(json.dumps({"alg": algorithm, "kid": key}).encode()).decode()
+    with pytest.raises(SaslAuthenticationError, match="not valid"):
+        tokens.proof(f"{header}.{claims}.{signature}")
 
 
 def test_token_signed_by_others_is_refused(tokens: OpenIdTokens, provider: Provider, rsa_keys: list[Any]) -> None:
@@ -219,7 +236,10 @@ def test_provider_without_issuer_or_audience_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "published",
-    [b"", b"{", b"[]", b"{}", b"null", b'{"keys":null}', b'{"keys":{"a":1}}', b'{"keys":[1,null,"x",[]]}', b"\xff"],
+    [
+        *(b"", b"{", b"[]", b"{}", b"null", b'{"keys":null}', b'{"keys":{"a":1}}', b'{"keys":[1,null,"x",[]]}'),
+        *(b"\xff", b"[" * 100_000),
+    ],
 )
 def test_garbage_from_the_provider_changes_nothing(tokens: OpenIdTokens, provider: Provider, published: bytes) -> None:
     """Nor does it end the thread that fetches, and the broker with it."""
@@ -227,6 +247,16 @@ def test_garbage_from_the_provider_changes_nothing(tokens: OpenIdTokens, provide
     tokens._fetch = lambda url: published
     assert tokens.step() > 0
     assert tokens.proof(token).principal == "alice"
+
+
+def test_provider_that_sends_its_keys_a_byte_at_a_time_is_given_up(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time; all of them would take hours, in which no key is renewed."""
+    monkeypatch.setattr(openid, "_FETCH_LIMIT_S", 0.3)
+    provider.pause_s = 0.05
+    with pytest.raises(TimeoutError, match="not all"):
+        openid._fetch(provider.url)
 
 
 def test_provider_that_speaks_no_http_changes_nothing(tokens: OpenIdTokens, provider: Provider) -> None:
@@ -245,6 +275,7 @@ def test_key_that_is_garbage_takes_no_other_with_it(tokens: OpenIdTokens, provid
         {"kty": "RSA", "n": 5, "e": "AQAB"},
         {"kty": "EC", "crv": "P-256"},
         {"kid": [], "kty": "RSA"},
+        {**provider.jwk("first"), "kid": "none", "alg": "none"},
     ]
     keys = {"keys": [*garbage, provider.jwk("first")]}
     tokens._fetch = lambda url: json.dumps(keys).encode()

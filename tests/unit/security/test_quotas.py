@@ -26,6 +26,7 @@ from broker_runtime.contract.waiting import Clock
 from broker_runtime.meters import Meters
 from broker_runtime.security import quotas as module
 from broker_runtime.security.quotas import LONGEST_WAIT_S, ProcessorTime, Quotas, QuotaTable, Share
+from pyspark_log.client.connection.cluster import _QUICK_ATTEMPT_LIMIT_S
 
 KAFKAS_ORDER = [  # org.apache.kafka.server.quota.ClientQuotaCallback's default implementation, most specific first
     ("alice", "etl"),
@@ -243,17 +244,28 @@ def _work(count: int) -> int:
     return sum(number * number for number in range(count))
 
 
-def test_action_of_a_client_over_its_quota_waits_a_while_and_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for ever, and no more of them than so many: they hold threads."""
+def test_action_of_a_client_over_its_quota_waits_less_than_clients_do() -> None:
+    """Otherwise none is answered in time: consumers could not even say that they are alive."""
     world = World(quota("alice", request_percentage=1.0))
     world.quotas.begin_action("alice", "etl").spend(REQUEST_PERCENTAGE, 1_000)
     world.quotas.begin_action("alice", "etl")
-    assert sum(world.clock.slept) == pytest.approx(5.0, abs=0.01)
-    assert world.meters.noted == [(REQUEST_PERCENTAGE, 5.0)]
+    assert sum(world.clock.slept) == pytest.approx(1.0, abs=0.01)
+    assert _QUICK_ATTEMPT_LIMIT_S >= 2.0, "there is time left for the answer"
+    assert world.meters.noted == [(REQUEST_PERCENTAGE, 1.0)]
     before = list(world.clock.slept)
     world.quotas.begin_action("bob", "etl")
     world.quotas.begin_action("alice", "etl", is_broker=True)
     assert world.clock.slept == before
+
+
+def test_actions_that_wait_are_so_many_and_one_client_alone_keeps_no_others_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They hold threads."""
+    users = ("alice", "bob", "carol")
+    world = World(*(quota(user, request_percentage=1.0) for user in users))
+    for user in users:
+        world.quotas.begin_action(user, "etl").spend(REQUEST_PERCENTAGE, 1_000)
     entered, leave = threading.Semaphore(0), threading.Event()
 
     def sleep(self: SleptClock, seconds: float) -> None:
@@ -262,22 +274,24 @@ def test_action_of_a_client_over_its_quota_waits_a_while_and_is_done(monkeypatch
         self.now += seconds
 
     monkeypatch.setattr(SleptClock, "sleep", sleep)
-    waiting = [
-        threading.Thread(target=world.quotas.begin_action, args=("alice", "etl"), daemon=True) for _ in range(50)
-    ]
-    for thread in waiting:
-        thread.start()
+    waiting = []
     try:
-        for _ in waiting:
-            assert entered.acquire(timeout=30)
+        for user, waiting_before in (("alice", 0), ("bob", 25)):
+            for _ in range(25):
+                waiting.append(threading.Thread(target=world.quotas.begin_action, args=(user, "etl"), daemon=True))
+                waiting[-1].start()
+                assert entered.acquire(timeout=30)
+            with pytest.raises(TooManyStreamsError, match=f"{waiting_before + 25} actions of clients over their"):
+                world.quotas.begin_action(user, "etl")
         with pytest.raises(TooManyStreamsError, match="50 actions of clients over their quotas wait already"):
-            world.quotas.begin_action("alice", "etl")
-        world.quotas.begin_action("bob", "etl")
+            world.quotas.begin_action("carol", "etl")
+        world.quotas.begin_action("dave", "etl")
     finally:
         leave.set()
         for thread in waiting:
             thread.join(30)
     assert not any(thread.is_alive() for thread in waiting)
+    world.quotas.begin_action("carol", "etl")
 
 
 def test_streams_beyond_the_quota_are_refused_and_open_ones_stay() -> None:

@@ -202,3 +202,26 @@ def test_without_zookeeper_what_was_read_last_counts(
     records.wake()
     assert records.step() == 0.5
     assert may_read(records)
+
+
+@pytest.mark.parametrize("path", [SECURITY_USERS, SECURITY_ACLS, SECURITY_QUOTAS, SECURITY_TOKEN_KEY])
+def test_znode_that_somebody_deleted_is_made_again_and_the_others_are_read(
+    zookeeper: MemoryZooKeeper, records: SecurityRecords, path: str
+) -> None:
+    """Whoever finds one damaged may delete it. A user that is gone must be out even then."""
+    client = zookeeper.client()
+    records.alter_users({"alice": ALICE}, ())
+    records.step()
+    assert records.users
+    client.delete(path)
+    if path != SECURITY_USERS:
+        client.set(SECURITY_USERS, b"", version=client.get(SECURITY_USERS).version)
+    records.wake()
+    records.step()
+    assert not records.users
+    records.alter_users({"bob": ALICE}, ())
+    records.alter_quotas([QuotaChange(entity=BOB, limits=(("max_connections", 5.0),))])
+    assert records.create_acls([READ]) == (READ,)
+    records.step()
+    assert (list(records.users), bool(records.quota_table), may_read(records)) == (["bob"], True, True)
+    assert records.token_key is not None
