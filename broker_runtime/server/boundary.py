@@ -8,6 +8,7 @@ Rule: a `Caller` is made only here (`Call`), and only here is any exception at a
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,6 +52,7 @@ class Call:
         """``kind``: for the log. ``peer``: gRPC's name of it. ``header``: the client's own name in the call's headers
         (`CLIENT_HEADER`), "" if there is none. ``listener``: the name of the one that it came to. ``proof``: what its
         headers prove."""
+        self._began_s = time.thread_time()
         self.kind = kind
         self.peer = parse_peer(peer)
         address = peer if self.peer is None else str(Address(*self.peer))
@@ -63,6 +65,11 @@ class Call:
             credential=proof.credential,
             expires_ms=proof.expires_ms,
         )
+
+    @property
+    def used_ms(self) -> float:
+        """The processor time of its thread since it began."""
+        return (time.thread_time() - self._began_s) * 1000
 
     def made_by(self, client_id: str) -> Caller:
         """The caller, once the call's first message is decoded, in which the client names itself ``client_id``."""

@@ -443,7 +443,12 @@ class PylogFlightServer:
         """A stream of the call's caller, in the table while it is open; ``limits``: see `StreamTable.open`. ``quotas``:
         those of which it takes."""
         caller = call.caller
-        allowance = quotas if isinstance(quotas, Allowance) else self._allowance(caller, quotas)
+        if isinstance(quotas, Allowance):
+            allowance = quotas
+        else:  # who only opens streams takes processor time, too
+            opening = self._services.quotas.begin_action(caller.principal, caller.client_id, is_broker=caller.is_broker)
+            opening.spend(REQUEST_PERCENTAGE, call.used_ms)
+            allowance = self._allowance(caller, quotas)
         with (
             self._services.meters.refusing(kind),
             self._services.quotas.streaming(caller.principal, caller.client_id, is_broker=caller.is_broker),

@@ -210,7 +210,9 @@ def test_actions_over_their_share_of_the_processor_are_slowed_and_answered(
         )
 
 
-@pytest.mark.parametrize("call", ["list_flights", "get_flight_info", "get_schema", "list_actions", "do_get"])
+@pytest.mark.parametrize(
+    "call", ["list_flights", "get_flight_info", "get_schema", "list_actions", "do_get", "do_put", "do_exchange"]
+)
 def test_calls_of_every_kind_are_slowed(
     cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str, call: str
 ) -> None:
@@ -228,6 +230,13 @@ def test_calls_of_every_kind_are_slowed(
             client, client_id=greedy, topic=topic, partition=0, topic_id=topic_id, start=0, end=0
         ),
     }
+
+    def open_and_close(stream: streams.ProduceStream | streams.FetchSession) -> None:
+        with stream:
+            pass
+
+    calls["do_put"] = lambda: open_and_close(streams.ProduceStream(client, ProduceHello(client_id=greedy)))
+    calls["do_exchange"] = lambda: open_and_close(streams.FetchSession(client, FetchHello(client_id=greedy)))
     before = throttled_s(cluster, "request_percentage")
     for _ in range(50):  # of at least 10 µs each, where a second has 100 µs
         calls[call]()
