@@ -31,7 +31,7 @@ _ASKING_LIMIT_S: Final = 15.0
 _TIMES_AS_LONG: Final = 4.0
 _LONGEST_KEPT_S: Final = 30.0
 _REQUEST_TIMEOUT: Final = "request.timeout.ms"
-_OF_CALLERS: Final = frozenset({"sasl.username", "sasl.password", "sasl.mechanism", "token"})
+_OF_CALLERS: Final = frozenset({"sasl.username", "sasl.password", "sasl.mechanism", "token", "token.file"})
 
 
 class Memory:

@@ -85,11 +85,17 @@ def test_user_sees_what_brokers_let_the_user_see(console: ConsoleServer) -> None
         assert "User:ann" in allowed(client, "/access").text
 
 
-def test_password_becomes_a_token(secured: Secured) -> None:
-    """It is in no setting of what the session keeps, and the token alone proves the user."""
-    connection = Entrance(secured.user("root", "of the console")).log_in("ann", ANN)
+@pytest.mark.parametrize("own", [("sasl.username", "sasl.password"), ("token",), ("token.file",)])
+def test_password_becomes_a_token(secured: Secured, own: tuple[str, ...]) -> None:
+    """It is in no setting of what the session keeps, and the token alone proves the user; what the console itself has
+    proves nobody."""
+    settings = secured.user("root", "of the console")
+    shared = {name: value for name, value in settings.items() if not name.startswith("sasl.")}
+    connection = Entrance({**shared, **dict.fromkeys(own, "/of/the/console")}).log_in("ann", ANN)
     try:
-        assert connection.settings.keys().isdisjoint({"sasl.username", "sasl.password", "sasl.mechanism"})
+        proofs = {"sasl.username", "sasl.password", "sasl.mechanism", "token.file"}
+        assert connection.settings.keys().isdisjoint(proofs)
+        assert "/of/the/console" not in map(str, connection.settings.values())
         assert ANN not in map(str, connection.settings.values())
         assert connection.admin.list_topics() == ["flights"]
     finally:
