@@ -6,6 +6,7 @@ on this machine alone, unless somebody says that this is meant.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from broker_runtime.contract.errors import InvalidConfigError, PortInUseError
 from pyspark_log.console import DEFAULT_PORT
@@ -23,6 +25,8 @@ from pyspark_log.console.connection import Entrance
 
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 500
+_LONGEST_REQUEST_S: Final = 60.0
+"""From a connection's opening, or its last answer, to the end of the next answer."""
 _STARTING_LIMIT_S: Final = 10.0
 _STOPPING_LIMIT_S: Final = 3
 
@@ -62,6 +66,7 @@ class ConsoleServer:
                 server_header=False,
                 proxy_headers=False,
                 lifespan="on",
+                http=_BoundedProtocol,
                 ws="none",
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=_STOPPING_LIMIT_S,
@@ -94,6 +99,33 @@ class ConsoleServer:
         if self._thread is not None:
             self._thread.join(_STOPPING_LIMIT_S + _STARTING_LIMIT_S)
         self._socket.close()
+
+
+class _BoundedProtocol(H11Protocol):
+    """Cuts off who takes too long to send a request or to read its answer. Uvicorn waits for them forever: browsers
+    that open connections in advance and then fall asleep would take all `_MOST_CONNECTIONS` in time."""
+
+    _ending: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin()
+
+    def on_response_complete(self) -> None:
+        self._begin()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        self._stop()
+        self._ending = self.loop.call_later(_LONGEST_REQUEST_S, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
 
 
 def check_listening(host: str, *, has_login: bool, is_encrypted: bool, allow_anyone: bool) -> None:

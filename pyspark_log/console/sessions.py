@@ -4,8 +4,8 @@
     CSRF token  HMAC of the cookie's value under a key of this process: nothing has to be kept for it
     session     a cookie's value and the user's connection; ends when it idles, when its token does, and at logout
 
-Rule: everything is bounded. When there are too many sessions, the one that has idled longest ends. Pure: the clock is
-given, nothing blocks. Thread-safe.
+Rule: everything is bounded. When there are too many sessions, of one user or of all, the one that has idled longest
+ends: a user who logs in again and again logs nobody else out. Pure: the clock is given, nothing blocks. Thread-safe.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LONGEST_S: Final = 8 * 3_600.0
 IDLE_S: Final = 1_800.0
 """How long it lasts without a request by hand: pages that renew themselves do not count."""
 _MOST_SESSIONS: Final = 200
+_MOST_OF_USER: Final = 10
 _MOST_NOTICES: Final = 1_000
 _MOST_TRIERS: Final = 2_000
 _ATTEMPTS: Final = 5
@@ -74,6 +75,8 @@ class Sessions(Generic[_C]):
         now_s = self._clock.now_s()
         with self._lock:
             ended = self._ended(now_s)
+            own = [name for name, each in self._sessions.items() if each.user == user]
+            ended += [self._sessions.pop(name) for name in own[: max(0, len(own) + 1 - _MOST_OF_USER)]]
             self._sessions[cookie] = Session(user, connection, now_s, now_s)
             while len(self._sessions) > self._most:
                 ended.append(self._sessions.popitem(last=False)[1])

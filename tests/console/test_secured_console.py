@@ -108,7 +108,7 @@ def test_token_has_a_lifetime_that_a_token_can_have(secured: Secured) -> None:
         for wrong in (0.5, 86_401.0):
             with pytest.raises(InvalidRequestError, match=f"lifetime_s={wrong}"):
                 admin.create_token(wrong)
-        assert admin.create_token(1) != admin.create_token(1)
+        assert admin.create_token(1) != admin.create_token(2)
 
 
 def test_lags_and_offsets_of_many_are_told_at_once(secured: Secured) -> None:

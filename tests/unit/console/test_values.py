@@ -71,6 +71,17 @@ def test_sessions_are_bounded() -> None:
     assert len(sessions) == 2
 
 
+def test_user_who_logs_in_again_and_again_logs_nobody_else_out() -> None:
+    """Their own session that has idled longest ends, and its connection is closed."""
+    sessions: Sessions[Connected] = Sessions(clock=MovedClock())
+    ann = sessions.begin("ann", Connected())
+    connections = [Connected() for _ in range(300)]
+    cookies = [sessions.begin("eve", each) for each in connections]
+    assert sessions.find(ann) is not None
+    assert [sessions.find(each) is not None for each in cookies] == [False] * 290 + [True] * 10
+    assert [each.is_closed for each in connections] == [True] * 290 + [False] * 10
+
+
 def test_cookie_has_a_shape() -> None:
     """What cannot be one is not looked up, and never comes back in a header."""
     assert is_cookie(new_cookie())
