@@ -210,7 +210,8 @@ class _Console:
             **page.values,
             "page": page,
             "is_fragment": is_fragment,
-            "brokers_asked": self._entrance.brokers,
+            # Where the brokers are is not for those who have not said who they are.
+            "brokers_asked": self._entrance.brokers if session is not None or not self._entrance.has_login else "",
             "csrf": self._sessions.csrf_token(cookie),
             "user": session.user if session is not None else "",
             "notice": None if is_fragment else self._sessions.take_notice(cookie),

@@ -203,3 +203,13 @@ def test_console_has_tls_of_its_own(secured: Secured, tmp_path: Path) -> None:
         assert "Secure" in cookie
     finally:
         server.close()
+
+
+def test_brokers_addresses_are_not_for_those_who_are_not_logged_in(console: ConsoleServer, secured: Secured) -> None:
+    """No page of an error tells them, either."""
+    address = secured.cluster.bootstrap_servers_of("SASL_SSL").split(",")[0]
+    with httpx.Client(base_url=console.address, timeout=LIMIT_S) as stranger:
+        for path in ("/nix", "/login", "/logout"):
+            assert address not in stranger.get(path).text
+    with logged_in(console, "ann", ANN) as client:
+        assert address in client.get("/nix").text
