@@ -25,7 +25,7 @@ def console(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, envvar="PYLOG_DEFAULT_PORT", help="Port to listen on. 0: a free one."),
+        typer.Option(min=0, max=65535, envvar="PYLOG_CONSOLE_PORT", help="Port to listen on. 0: a free one."),
     ] = DEFAULT_PORT,
     allowed_hosts: Annotated[
         str | None,

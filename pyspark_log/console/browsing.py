@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -291,7 +292,9 @@ def histogram(values: Sequence[Any], *, is_time: bool = False) -> list[Bar]:
 
 def _binned(numbers: Sequence[float], *, is_time: bool) -> list[tuple[str, int]]:
     least, most = min(numbers), max(numbers)
-    width = _round_width(most / _BINS - least / _BINS, is_whole=all(isinstance(each, int) for each in numbers))
+    # Of numbers that hardly differ from 0, a power of ten that small would be 0.
+    between = max(most / _BINS - least / _BINS, sys.float_info.min)
+    width = _round_width(between, is_whole=all(isinstance(each, int) for each in numbers))
     first = math.floor(least / width)
     counts = Counter(math.floor(number / width) - first for number in numbers)
     return [
@@ -313,7 +316,7 @@ def _edge(value: float, is_time: bool) -> str:
             return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
         except (OverflowError, ValueError, OSError):
             return f"{value:,.0f} s"
-    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _label(value: Any) -> str:

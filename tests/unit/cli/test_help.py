@@ -120,3 +120,22 @@ def test_typers_own_completion_is_refused(option: str, tmp_path: Path, monkeypat
     assert ended.value.code == 2
     assert 'put this into ~/.bashrc: eval "$(pylog completion bash)"' in re.sub(r"[\s│]+", " ", said.getvalue())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_variables_of_the_environment_are_named_after_what_they_set() -> None:
+    """And no two options read the same one."""
+    found: dict[str, str] = {}
+    for path in paths(whole_command()):
+        command = whole_command()
+        for name in path:
+            command = command.commands[name]
+        for parameter in command.params:
+            if parameter.envvar:
+                assert str(parameter.envvar) not in found
+                found[str(parameter.envvar)] = " ".join((*path, str(parameter.name)))
+    assert found == {
+        "PYLOG_CONSOLE_PORT": "console port",
+        "PYLOG_DATA": "up data",
+        "PYLOG_PORT": "up port",
+        "PYLOG_ZOOKEEPER": "up zookeeper",
+    }
