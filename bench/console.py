@@ -1,7 +1,8 @@
 """Each page of the console, with 1,000 topics: from the request to its last byte.
 
-One broker; each topic has two partitions and a record, and there are fifty groups. A page is asked for several times
-over one connection; promised is that none takes 300 ms, the median over the rounds.
+One broker; each topic has two partitions and a record, and there are fifty groups. Every look is at a console that was
+just started and has shown one small page, because a console keeps what took a cluster long to tell: a page is measured
+as who comes first sees it. Promised is that none takes 300 ms, the median over the rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PAGES = (
     "/groups/group-00", "/groups/group-00/reset?to=latest", "/queries", "/transactions", "/brokers", "/brokers/1",
     "/moves", "/access",
 )  # fmt: skip
+CONNECTS = "/access"  # it asks a broker, and for nothing that another page shows
 LIMIT_MS = 300.0
 _ANSWER_LIMIT_S = 60.0
 
@@ -35,23 +37,28 @@ def run(workspace: Workspace) -> Iterator[Figure]:
     topics = workspace.scaled(TOPICS)
     with workspace.cluster_of("console", brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         _fill(cluster, admin, topics)
-        server = ConsoleServer({"bootstrap.servers": cluster.bootstrap_servers}, port=0)
-        server.start()
-        try:
-            for page in PAGES:
-                times = [_page_ms(server.address, page) for _ in range(workspace.rounds + 1)][1:]
-                median = statistics.median(times)
-                print(f"  {page}: {median:.0f} ms", file=sys.stderr, flush=True)
-                yield Figure(
-                    name=f"console, {page}, {topics:,} topics",
-                    unit="ms",
-                    ours=median,
-                    judged=median,
-                    spread=(min(times), max(times)),
-                    promises=(below(LIMIT_MS, "ms"),),
-                )
-        finally:
-            server.close()
+
+        def first_look_ms(page: str) -> float:
+            server = ConsoleServer({"bootstrap.servers": cluster.bootstrap_servers}, port=0)
+            server.start()
+            try:
+                _page_ms(server.address, CONNECTS)
+                return _page_ms(server.address, page)
+            finally:
+                server.close()
+
+        for page in PAGES:
+            times = [first_look_ms(page) for _ in range(workspace.rounds + 1)][1:]
+            median = statistics.median(times)
+            print(f"  {page}: {median:.0f} ms", file=sys.stderr, flush=True)
+            yield Figure(
+                name=f"console, {page}, {topics:,} topics",
+                unit="ms",
+                ours=median,
+                judged=median,
+                spread=(min(times), max(times)),
+                promises=(below(LIMIT_MS, "ms"),),
+            )
 
 
 def _fill(cluster: Any, admin: Any, topics: int) -> None:

@@ -8,6 +8,7 @@ makes nothing else unknown.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,7 @@ NEARLY_FULL_SHARE: Final = 0.1
 """A directory is nearly full when less than this share of what its logs may take is left."""
 _ANSWER_LIMIT_S: Final = 3.0
 _GROUPS_LIMIT_S: Final = 5.0
+_AT_ONCE: Final = 8  # a coordinator mostly waits for ZooKeeper
 _MIN_FREE: Final = "log.dir.min.free.bytes"
 
 
@@ -206,15 +208,19 @@ def _group_lags(cluster: Cluster, silent: Collection[int]) -> tuple[tuple[GroupL
 def _group_lags_of(
     cluster: Cluster, listed: Sequence[GroupListing], silent: Collection[int], deadline: Deadline
 ) -> tuple[tuple[GroupLag, ...], int]:
-    committed: dict[str, dict[TopicPartition, int]] = {}
-    for name in (each.group_id for each in listed if each.coordinator not in silent):
+    def committed_of(name: str) -> dict[TopicPartition, int] | None:
         limit_s = deadline.remaining_s(_ANSWER_LIMIT_S)
         if limit_s <= 0:
-            break
+            return None
         try:
-            committed[name] = offsets.committed(cluster, name, None, timeout_s=limit_s)
+            return offsets.committed(cluster, name, None, timeout_s=limit_s)
         except PylogError:
-            continue  # a group that is damaged, or whose coordinator is away, keeps no other from being shown
+            return None  # a group that is damaged, or whose coordinator is away, keeps no other from being shown
+
+    names = [each.group_id for each in listed if each.coordinator not in silent]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pylog-groups") as threads:
+        answers = zip(names, threads.map(committed_of, names), strict=True)
+        committed = {name: found for name, found in answers if found is not None}
     ends = _ends(cluster, {at.topic for each in committed.values() for at in each})
     lags = [_lag_of(name, held, ends) for name, held in committed.items()]
     return tuple(sorted(lags, key=lambda each: (-each.lag, each.group_id))), len(listed) - len(committed)
