@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class ConsoleServer:
             config = uvicorn.Config(
                 self.app,
                 log_config=None,
+                log_level=logging.ERROR,  # a line for each request that is none is what strangers fill disks with
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -77,3 +78,26 @@ def _trickle(held: list[socket.socket], sent: bytes, is_over: threading.Event) -
 
 def _status(console: ConsoleServer) -> int:
     return httpx.get(f"{console.address}static/console.css", timeout=LIMIT_S).status_code
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no request at all\r\n\r\n",
+        HEAD.replace(b"\r\n", b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n", 1) + b"\r\n",
+        HEAD.replace(b"GET /static/console.css", b"POST /moves/start") + b"Content-Length: 1000\r\n\r\na=1",
+        HEAD.replace(b"GET /static/console.css", b"POST /logout") + b"Content-Length: 1000\r\n\r\na=1",
+    ],
+    ids=["garbage", "a websocket", "half a form", "half a logout"],
+)
+def test_who_sends_garbage_and_goes_fills_no_log(
+    console: ConsoleServer, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who reaches the port can do that as often as they like; a form that breaks off is no defect of pylog."""
+    caplog.set_level(logging.WARNING)
+    with socket.create_connection(("127.0.0.1", console.port), timeout=LIMIT_S) as client:
+        client.sendall(sent)
+        time.sleep(TRICKLE_S)  # the console is in the middle of reading it
+    time.sleep(3 * TRICKLE_S)
+    assert _status(console) == 200
+    assert caplog.records == []
