@@ -117,6 +117,12 @@ class _BoundedProtocol(H11Protocol):
         self._begin()
         super().on_response_complete()
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        # With TLS, closing waits for the other side: a browser's idle connection would hold up the console's end.
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         super().connection_lost(exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
+from pyspark_log import Admin
 from pyspark_log.console import serving
 from pyspark_log.console.serving import ConsoleServer
 
@@ -101,3 +103,39 @@ def test_who_sends_garbage_and_goes_fills_no_log(
     time.sleep(3 * TRICKLE_S)
     assert _status(console) == 200
     assert caplog.records == []
+
+
+def test_who_waits_while_the_console_stops_is_told(
+    console: ConsoleServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also whoever sent a form, which may have been carried out. It is nobody's defect, and no traceback."""
+    monkeypatch.setattr(console._server.config, "timeout_graceful_shutdown", LONGEST_S / 10)
+    begun, is_over = threading.Event(), threading.Event()
+
+    def waits(*_: object, **__: object) -> None:
+        begun.set()
+        is_over.wait(LIMIT_S)
+
+    monkeypatch.setattr(Admin, "elect_leaders", waits)
+    answers: list[httpx.Response] = []
+
+    def send() -> None:
+        with httpx.Client(base_url=console.address, timeout=LIMIT_S) as client:
+            found = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/topics-new").text)
+            assert found is not None
+            answers.append(client.post("/moves/elect", data={"csrf": found[1]}))
+
+    sender, closer = threading.Thread(target=send), threading.Thread(target=console.close)
+    sender.start()
+    try:
+        assert begun.wait(LIMIT_S)
+        closer.start()
+        sender.join(LIMIT_S)
+    finally:
+        is_over.set()
+        console.close()
+    (answer,) = answers
+    assert answer.status_code == 503
+    assert "not known" in answer.text
+    assert "content-security-policy" in answer.headers
+    assert not any(record.exc_info for record in caplog.records)
