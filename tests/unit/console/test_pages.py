@@ -138,6 +138,7 @@ def test_reset_shows_what_changes_before_it_changes() -> None:
     with browser(entrance) as client:
         page = client.get("/groups/nobody/reset?to=latest")
         assert "skips 9 records" in page.text
+        assert client.get("/groups/nobody/reset?to=nix").status_code == 400
         assert entrance.admin.changes == []
         offsets = re.findall(r'name="offset" value="([^"]+)"', page.text)
         assert offsets == ["flights:0:10", "flights:1:10"]
@@ -218,6 +219,7 @@ def test_form_asks_for_its_change(path: str, form: dict[str, Any], change: tuple
         ("/groups/billing/remove", {}, "hoose the members"),
         ("/groups/billing/delete", {"confirm": "x"}, "ype the group"),
         ("/groups/nobody/reset/apply", {"offset": "flights:0:x"}, "must be TOPIC:PARTITION:OFFSET"),
+        ("/groups/nobody/reset/apply", {"offset": "flights:0:" + "9" * 19}, "must be TOPIC:PARTITION:OFFSET"),
         ("/groups/nobody/reset/apply", {}, "othing would be changed"),
         ("/transactions/abort", {"id": "query-1"}, "ick the box"),
         ("/moves/start", {"partition": "flights", "replicas": "1"}, "must be TOPIC:PARTITION"),
