@@ -20,7 +20,7 @@ import jinja2
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -167,8 +167,15 @@ class _Console:
             except SaslAuthenticationError:
                 raise
             except (PylogError, ValueError) as error:
-                again = visit.refused(action, _sentence(error), _outcome(error, action))
-                return self._rendered(request, back(again), again, status=_status_of(error))
+                said, outcome, status = _sentence(error), _outcome(error, action), _status_of(error)
+                again = visit.refused(action, said, outcome)
+                try:
+                    page = back(again)
+                except SaslAuthenticationError:
+                    raise
+                except (PylogError, ValueError):  # matters less than what became of the form
+                    return self._error(request, status, "The form cannot be shown again", f"{outcome} {said}")
+                return self._rendered(request, page, again, status=status)
 
         return await self._answered(request, change)
 
@@ -180,8 +187,7 @@ class _Console:
             request,
             503,
             "This takes too long",
-            f"The cluster has not answered within {PAGE_LIMIT_S:g} s."
-            + ("" if request.method == "GET" else f" {_NOT_KNOWN}"),
+            f"The cluster has not answered within {PAGE_LIMIT_S:g} s.{_not_known(request)}",
         )
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
@@ -200,7 +206,8 @@ class _Console:
             return self._error(request, status, _TITLES.get(status, "That cannot be shown"), _sentence(error))
         except Exception as error:  # noqa: BLE001 - a defect becomes a page, and a line of the log
             event(_logger, "show page", path=request.url.path, error=error, level=logging.ERROR, exc_info=error)
-            return self._error(request, 500, "This is a bug in pylog", "The console's log has the details.")
+            text = f"The console's log has the details.{_not_known(request)}"
+            return self._error(request, 500, "This is a bug in pylog", text)
 
     def _rendered(self, request: Request, page: Page, visit: Visit | None, *, status: int = 200) -> Response:
         is_fragment = _is_fragment(request)
@@ -272,11 +279,14 @@ class _Console:
     async def _form(self, request: Request) -> tuple[list[tuple[str, str]], Response | None]:
         """The form's fields, once it is certain that a page of this console sent it."""
         body = bytearray()
-        with anyio.move_on_after(BODY_LIMIT_S) as limit:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MOST_BODY_BYTES:
-                    break
+        try:
+            with anyio.move_on_after(BODY_LIMIT_S) as limit:
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > MOST_BODY_BYTES:
+                        break
+        except ClientDisconnect:
+            return [], Response(status_code=400)  # nobody is there to be told
         if limit.cancelled_caught:
             return [], self._error(request, 408, "This takes too long", "The form has not come whole.")
         if len(body) > MOST_BODY_BYTES:
@@ -371,6 +381,11 @@ _TITLES: Final = {
     502: "The brokers do not let the console in",
     503: "The cluster does not answer",
 }
+
+
+def _not_known(request: Request) -> str:
+    """What is added where a form's work was given up."""
+    return "" if request.method == "GET" else f" {_NOT_KNOWN}"
 
 
 def local_path(wanted: str) -> str:

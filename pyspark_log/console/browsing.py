@@ -1,7 +1,7 @@
 """Records as rows of a table: from a place in the log, those that match, as many as a page takes; and a histogram.
 
-Rule: what is read is bounded in rows, in bytes of a cell, and in time; what was left out is said. A reader without a
-group leaves no trace in the cluster. Values are text here: templates escape it.
+Rule: what is read is bounded in rows, in cells, in characters of a cell, and in time; what was left out is said. A
+reader without a group leaves no trace in the cluster. Values are text here: templates escape it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 1_000
 DEFAULT_ROWS: Final = 100
 MOST_CELL_CHARS: Final = 200
+MOST_CELLS: Final = 50_000
+_MOST_HEADERS: Final = 20
 _LIMIT_S: Final = 8.0
 _POLL_S: Final = 0.25
 _FETCH_BYTES: Final = 8 << 20
@@ -145,6 +147,7 @@ def _read(
     left = dict.fromkeys(reading, share)
     active = set(reading)
     batches: list[ConsumedBatch] = []
+    room = rows
     while active and not deadline.expired:
         polled = consumer.poll_batches(min(_POLL_S, deadline.remaining_s()))
         for batch in polled:
@@ -152,14 +155,17 @@ def _read(
             if at not in active:
                 continue
             taken = batch.slice(0, batch.rows_before(ends[at]))
-            if len(taken) > left[at]:
-                taken = taken.slice(0, left[at])
+            if len(taken) > min(left[at], room):
+                taken = taken.slice(0, min(left[at], room))
                 positions[at] = taken.next_offset
             else:
                 positions[at] = min(ends[at], batch.next_offset)
             left[at] -= len(taken)
+            room -= len(taken)
             if len(taken):
                 batches.append(taken)
+            if room <= 0:  # more partitions than rows, or shares that were rounded up
+                return batches, positions, False
             if left[at] <= 0 or positions[at] >= ends[at]:
                 active.discard(at)
                 consumer.pause(at)
@@ -196,7 +202,7 @@ def _browsed(
                 offset=offset,
                 timestamp_ms=at_ms,
                 cells=tuple(column[index] for column in cells),
-                headers=tuple((name, bytes_text(value)) for name, value in headers[index]),
+                headers=_headers(headers[index]),
             )
             for index, (offset, at_ms) in enumerate(zip(batch.row_offsets, times, strict=True))
         ]
@@ -209,6 +215,16 @@ def _browsed(
         is_late=is_late,
         values=values,
     )
+
+
+def rows_that_fit(rows: int, columns: int) -> int:
+    """How many of ``rows`` a page takes: a table of a million cells keeps a browser, and the console, busy."""
+    return max(1, min(rows, MOST_CELLS // max(1, columns)))
+
+
+def _headers(pairs: Sequence[tuple[str, bytes | None]]) -> tuple[tuple[str, str], ...]:
+    shown = [(_cell(name, "text").text, _cell(bytes_text(value), "text").text) for name, value in pairs[:_MOST_HEADERS]]
+    return (*shown, (_ELLIPSIS, f"{len(pairs) - _MOST_HEADERS:,} more")) if len(pairs) > _MOST_HEADERS else tuple(shown)
 
 
 def cells_of(column: pa.Array) -> list[Cell]:

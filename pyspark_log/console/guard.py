@@ -12,6 +12,7 @@ out on purpose: it would speak for every port of the machine.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Collection
 from typing import Final
@@ -35,6 +36,9 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+_STOPPING: Final = (
+    "The console is being stopped. Whether a form was carried out is not known: look before you send it again.\n"
+)
 _HARMLESS: Final = frozenset({"GET", "HEAD"})
 
 
@@ -51,7 +55,11 @@ class Guard:
             return
         refusal = self._refusal(scope["method"], Headers(scope=scope))
 
+        is_begun = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
@@ -60,7 +68,11 @@ class Guard:
             await send(message)
 
         app = self._app if refusal is None else refusal
-        await app(scope, receive, send_with_headers)
+        try:
+            await app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the console stops, and waits for nobody any longer
+            if not is_begun:
+                await PlainTextResponse(_STOPPING, 503)(scope, receive, send_with_headers)
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         host = headers.get("host", "")

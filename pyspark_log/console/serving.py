@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class ConsoleServer:
             config = uvicorn.Config(
                 self.app,
                 log_config=None,
+                log_level=logging.ERROR,  # a line for each request that is none is what strangers fill disks with
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -114,6 +116,12 @@ class _BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._begin()
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        # With TLS, closing waits for the other side: a browser's idle connection would hold up the console's end.
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()

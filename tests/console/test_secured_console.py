@@ -198,6 +198,9 @@ def test_console_has_tls_of_its_own(secured: Secured, tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=secured.pki.ca)
         with httpx.Client(base_url=server.address, timeout=LIMIT_S, verify=trusted) as client:
             cookie = client.get("/login").headers["set-cookie"]
+            began_s = time.monotonic()
+            server.close()
+            assert time.monotonic() - began_s < 2  # although a browser's connection is open
         assert server.address.startswith("https://")
         assert cookie.startswith("__Host-pylog-")
         assert "Secure" in cookie

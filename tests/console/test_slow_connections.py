@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import socket
 import threading
 import time
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
+from pyspark_log import Admin
 from pyspark_log.console import serving
 from pyspark_log.console.serving import ConsoleServer
 
@@ -77,3 +80,62 @@ def _trickle(held: list[socket.socket], sent: bytes, is_over: threading.Event) -
 
 def _status(console: ConsoleServer) -> int:
     return httpx.get(f"{console.address}static/console.css", timeout=LIMIT_S).status_code
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no request at all\r\n\r\n",
+        HEAD.replace(b"\r\n", b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n", 1) + b"\r\n",
+        HEAD.replace(b"GET /static/console.css", b"POST /moves/start") + b"Content-Length: 1000\r\n\r\na=1",
+        HEAD.replace(b"GET /static/console.css", b"POST /logout") + b"Content-Length: 1000\r\n\r\na=1",
+    ],
+    ids=["garbage", "a websocket", "half a form", "half a logout"],
+)
+def test_who_sends_garbage_and_goes_fills_no_log(
+    console: ConsoleServer, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who reaches the port can do that as often as they like; a form that breaks off is no defect of pylog."""
+    caplog.set_level(logging.WARNING)
+    with socket.create_connection(("127.0.0.1", console.port), timeout=LIMIT_S) as client:
+        client.sendall(sent)
+        time.sleep(TRICKLE_S)  # the console is in the middle of reading it
+    time.sleep(3 * TRICKLE_S)
+    assert _status(console) == 200
+    assert caplog.records == []
+
+
+def test_who_waits_while_the_console_stops_is_told(
+    console: ConsoleServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also whoever sent a form, which may have been carried out. It is nobody's defect, and no traceback."""
+    monkeypatch.setattr(console._server.config, "timeout_graceful_shutdown", LONGEST_S / 10)
+    begun, is_over = threading.Event(), threading.Event()
+
+    def waits(*_: object, **__: object) -> None:
+        begun.set()
+        is_over.wait(LIMIT_S)
+
+    monkeypatch.setattr(Admin, "elect_leaders", waits)
+    answers: list[httpx.Response] = []
+
+    def send() -> None:
+        with httpx.Client(base_url=console.address, timeout=LIMIT_S) as client:
+            found = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/topics-new").text)
+            assert found is not None
+            answers.append(client.post("/moves/elect", data={"csrf": found[1]}))
+
+    sender, closer = threading.Thread(target=send), threading.Thread(target=console.close)
+    sender.start()
+    try:
+        assert begun.wait(LIMIT_S)
+        closer.start()
+        sender.join(LIMIT_S)
+    finally:
+        is_over.set()
+        console.close()
+    (answer,) = answers
+    assert answer.status_code == 503
+    assert "not known" in answer.text
+    assert "content-security-policy" in answer.headers
+    assert not any(record.exc_info for record in caplog.records)

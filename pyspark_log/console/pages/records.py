@@ -18,6 +18,7 @@ from pyspark_log.console.browsing import (
     browse,
     column_names,
     histogram,
+    rows_that_fit,
     split_names,
 )
 from pyspark_log.console.visit import Done, Page, Visit, number_of
@@ -30,14 +31,16 @@ def records(visit: Visit) -> Page:
     """Records from a place on, as a table."""
     described = visit.connection.admin.describe_topic(visit.parts["topic"])
     query = visit.query
-    rows = visit.number("rows", DEFAULT_ROWS, least=1, most=MOST_ROWS)
+    asked = visit.number("rows", DEFAULT_ROWS, least=1, most=MOST_ROWS)
+    columns = tuple(split_names(query.get("columns", "")))
+    rows = rows_that_fit(asked, len(columns or column_names(described)))
     partition = query.get("partition", "").strip()
     start = query.get("from", "").strip()
     wanted = Wanted(
         start=start or f"-{_share(rows, described, partition)}",
         partition=number_of(partition, "partition", 0) if partition else None,
         where=query.get("where", "").strip(),
-        columns=tuple(split_names(query.get("columns", ""))),
+        columns=columns,
         rows=rows,
         newest_first=not start,
     )
@@ -60,7 +63,7 @@ def records(visit: Visit) -> Page:
             "topic": described, "found": found, "wanted": wanted, "start": start, "column": column,
             "columns": column_names(described), "columns_text": query.get("columns", ""), "follow": is_following,
             "bars": _bars(described, found, column), "most_rows": MOST_ROWS, "later": _later(found, wanted),
-            "example": _example(described), "problem": problem,
+            "example": _example(described), "problem": problem, "asked": asked,
         },
     )  # fmt: skip
 

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
+from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.model import TimestampType, TopicPartition
 from pyspark_log.client.records import ConsumedBatch
 from pyspark_log.console.browsing import (
     MOST_CELL_CHARS,
+    MOST_CELLS,
     Cell,
     Wanted,
     browse,
@@ -22,6 +24,7 @@ from pyspark_log.console.browsing import (
     histogram,
     in_utc,
     plain_values,
+    rows_that_fit,
 )
 from tests.unit.console.fakes import SCHEMA, FakeAdmin, partition, topic
 
@@ -95,6 +98,44 @@ def test_browse_gives_each_partition_its_share() -> None:
     assert found.next_offsets == {0: 3, 1: 3}
     assert found.passed == 6
     assert not found.is_late
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_browse_shows_no_more_rows_than_asked_for(rows: int) -> None:
+    """Neither where there are more partitions than rows, nor where shares are rounded up."""
+    found = browse(FakeConnection(), FLIGHTS, Wanted(start="earliest", rows=rows))  # type: ignore[arg-type]
+    assert len(found.rows) == rows
+    assert {len(values) for values in found.values.values()} == {rows}
+    assert found.next_offsets[1] == rows // 2
+    assert not found.is_late
+
+
+def test_headers_are_cut_as_cells_are() -> None:
+    """In their names and values, and in how many there are: each row of a page may have megabytes of them."""
+    pairs = [(f"{number}" + "n" * 999, b"v" * 9_999) for number in range(1_000)]
+
+    class WithHeaders(FakeConsumer):
+        def _next(self, at: TopicPartition) -> ConsumedBatch:
+            batch = super()._next(at)
+            given = [[{"key": key, "value": value} for key, value in pairs], *[None] * (len(batch) - 1)]
+            batch.headers = pa.array(given, HEADERS_TYPE)
+            return batch
+
+    connection = FakeConnection()
+    connection.consumer = WithHeaders  # type: ignore[method-assign, assignment]
+    found = browse(connection, FLIGHTS, Wanted(start="earliest", partition=0, rows=1))  # type: ignore[arg-type]
+    (row,) = found.rows
+    assert row.headers[0] == (("0" + "n" * MOST_CELL_CHARS)[:MOST_CELL_CHARS] + "…", "v" * MOST_CELL_CHARS + "…")
+    assert row.headers[-1] == ("…", "980 more")
+    assert len(row.headers) == 21
+
+
+def test_wide_topics_have_fewer_rows_a_page() -> None:
+    """But at least one."""
+    assert rows_that_fit(1_000, 20) == 1_000
+    assert rows_that_fit(1_000, 2_000) == MOST_CELLS // 2_000 == 25
+    assert rows_that_fit(1_000, MOST_CELLS + 1) == 1
+    assert rows_that_fit(7, 0) == 7
 
 
 def test_browse_ends_where_the_log_ended() -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
-from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, SaslAuthenticationError
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    InvalidConfigError,
+    RequestTimedOutError,
+    SaslAuthenticationError,
+)
+from pyspark_log.console import connection, sessions
 from pyspark_log.console.app import local_path
-from pyspark_log.console.connection import Entrance
+from pyspark_log.console.connection import REQUEST_TIMEOUT_MS, Entrance, Memory
 from pyspark_log.console.guard import MOST_BODY_BYTES, is_known_host
 from pyspark_log.console.serving import check_listening
 from tests.unit.console.fakes import FakeEntrance, browser, csrf_of
@@ -186,6 +195,54 @@ def test_login_gives_a_new_cookie() -> None:
         client.cookies.clear()
         client.cookies.set("pylog-1", before)
         assert client.get("/topics").status_code == 303
+
+
+def test_who_logs_in_again_leaves_no_session_behind() -> None:
+    """The former one ends with its connection: its cookie may be anywhere."""
+    entrance = FakeEntrance({"ann": "right"})
+    with browser(entrance) as client:
+        log_in(client)
+        log_in(client)
+        assert [each.admin.is_closed for each in entrance.given] == [True, False]  # type: ignore[attr-defined]
+
+
+def test_page_that_renews_itself_keeps_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser that was left open is logged out after a while."""
+    monkeypatch.setattr(sessions, "IDLE_S", 0.3)
+    with browser(FakeEntrance({"ann": "right"})) as client:
+        log_in(client)
+        for _ in range(2):
+            time.sleep(0.2)
+            answer = client.get("/topics", headers={"hx-request": "true"})
+        assert answer.status_code == 401
+
+
+def test_requests_of_the_console_are_short() -> None:
+    """Pages wait for no broker as long as scripts may."""
+    for given, used in ((60_000, REQUEST_TIMEOUT_MS), (1_000, 1_000)):
+        made = Entrance({"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": given}).shared()
+        assert made.settings["request.timeout.ms"] == used
+        made.close()
+
+
+def test_who_waits_for_anothers_answer_waits_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all threads would wait behind one question."""
+    monkeypatch.setattr(connection, "_ASKING_LIMIT_S", 0.05)
+    memory, is_asked, is_over = Memory(), threading.Event(), threading.Event()
+
+    def question() -> None:
+        is_asked.set()
+        is_over.wait(5.0)
+
+    asker = threading.Thread(target=memory.ask, args=("lags", question))
+    asker.start()
+    try:
+        assert is_asked.wait(5.0)
+        with pytest.raises(RequestTimedOutError, match="lags"):
+            memory.ask("lags", question)
+    finally:
+        is_over.set()
+        asker.join(5.0)
 
 
 def test_cookie_is_for_this_site_and_no_script() -> None:

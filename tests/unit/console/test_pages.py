@@ -21,7 +21,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import GroupOffset, Reassignment, TopicPartition
 from broker_runtime.contract.requests import ConfigEntry
-from pyspark_log.console.pages import ACTS, VIEWS
+from pyspark_log.console.browsing import NOTHING, Browsed, Wanted
+from pyspark_log.console.pages import ACTS, VIEWS, records
 from tests.unit.console.fakes import FakeEntrance, browser, csrf_of, group, member, partition, topic
 
 PARTS = {"topic": "flights", "group": "billing", "broker": "1"}
@@ -137,6 +138,7 @@ def test_reset_shows_what_changes_before_it_changes() -> None:
     with browser(entrance) as client:
         page = client.get("/groups/nobody/reset?to=latest")
         assert "skips 9 records" in page.text
+        assert client.get("/groups/nobody/reset?to=nix").status_code == 400
         assert entrance.admin.changes == []
         offsets = re.findall(r'name="offset" value="([^"]+)"', page.text)
         assert offsets == ["flights:0:10", "flights:1:10"]
@@ -217,6 +219,7 @@ def test_form_asks_for_its_change(path: str, form: dict[str, Any], change: tuple
         ("/groups/billing/remove", {}, "hoose the members"),
         ("/groups/billing/delete", {"confirm": "x"}, "ype the group"),
         ("/groups/nobody/reset/apply", {"offset": "flights:0:x"}, "must be TOPIC:PARTITION:OFFSET"),
+        ("/groups/nobody/reset/apply", {"offset": "flights:0:" + "9" * 19}, "must be TOPIC:PARTITION:OFFSET"),
         ("/groups/nobody/reset/apply", {}, "othing would be changed"),
         ("/transactions/abort", {"id": "query-1"}, "ick the box"),
         ("/moves/start", {"partition": "flights", "replicas": "1"}, "must be TOPIC:PARTITION"),
@@ -272,6 +275,53 @@ def test_what_was_done_is_not_claimed_wrongly(error: Exception, action: str, sai
         answer = client.post(action, data={**form, "csrf": csrf_of(client)})
         assert answer.status_code >= 400
         assert said in answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "said"),
+    [
+        (RequestTimedOutError("no answer"), RequestTimedOutError("no answer"), "Whether this was done is not known"),
+        (ClusterAuthorizationError("User:ann may not"), NetworkError("it broke"), "User:ann may not"),
+        (ClusterAuthorizationError("User:ann may not"), NetworkError("it broke"), "Nothing was changed."),
+        (RequestTimedOutError("no answer"), RuntimeError("a defect"), "Whether this was done is not known"),
+        (RuntimeError("a defect"), None, "Whether this was done is not known"),
+    ],
+)
+def test_outcome_is_said_where_the_page_cannot_be_shown_again(
+    error: Exception, again: Exception | None, said: str
+) -> None:
+    """A controller that does not carry out a move does not list moves either."""
+    entrance = FakeEntrance()
+    with browser(entrance) as client:
+        token = csrf_of(client)
+        entrance.admin.refuses.update(reassign_partitions=error)
+        if again is not None:
+            entrance.admin.refuses.update(list_reassignments=again)
+        answer = client.post("/moves/start", data={"partition": "flights:0", "replicas": "1", "csrf": token})
+        assert answer.status_code >= 400
+        assert said in answer.text
+
+
+def test_page_of_a_wide_topic_has_fewer_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand rows of a thousand columns would keep the console busy for minutes. What was asked for stays typed."""
+    asked: list[Wanted] = []
+
+    def browse(_: Any, __: Any, wanted: Wanted) -> Browsed:
+        asked.append(wanted)
+        return NOTHING
+
+    monkeypatch.setattr(records, "browse", browse)
+    entrance = FakeEntrance()
+    entrance.admin.topics["wide"] = topic(
+        "wide", schema=pa.schema([(f"c{number}", pa.int64()) for number in range(1_000)])
+    )
+    with browser(entrance) as client:
+        page = client.get("/topics/wide/records?rows=1000").text
+        assert "a page has 50 rows at most" in page
+        assert 'value="1000"' in page
+        assert "rows at most. Name fewer" not in client.get("/topics/wide/records?rows=1000&columns=c1,c2").text
+    assert [each.rows for each in asked] == [50, 1_000]
+    assert asked[0].start == "-50"
 
 
 def test_what_a_user_may_not_see_leaves_the_rest() -> None:
