@@ -309,9 +309,10 @@ def _changes(visit: Visit, group_id: str, text: str, topics: str) -> tuple[list[
     if isinstance(target, Shift) and not old:
         raise OptionError(f"group {group_id!r} has no offsets to add to or subtract from: begin with earliest")
     partitions = partitions_of(admin, named)
+    wanted = resolve(admin, target, partitions, old)  # before the ends: the logs may grow in between
     starts = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "earliest")).items()}
     ends = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
-    new, messages = within_log(resolve(admin, target, partitions, old), starts, ends)
+    new, messages = within_log(wanted, starts, ends)
     found = [Change(at=at, old=old.get(at), new=new[at], start=starts[at], end=ends[at]) for at in sorted(new)]
     return found, messages
 

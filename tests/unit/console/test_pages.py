@@ -19,7 +19,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
 )
-from broker_runtime.contract.model import GroupOffset, Reassignment, TopicPartition
+from broker_runtime.contract.model import GroupOffset, OffsetAndTimestamp, Reassignment, TopicPartition
 from broker_runtime.contract.requests import ConfigEntry
 from pyspark_log.console.pages import ACTS, VIEWS
 from tests.unit.console.fakes import FakeEntrance, browser, csrf_of, group, member, partition, topic
@@ -144,6 +144,22 @@ def test_reset_shows_what_changes_before_it_changes() -> None:
         answer = client.post("/groups/nobody/reset/apply", data=sent)
         assert (answer.status_code, answer.headers["location"]) == (303, "/groups/nobody")
         assert entrance.admin.changes == [("alter_group_offsets", "nobody", {("flights", 0): 10, ("flights", 1): 10})]
+
+
+def test_reset_to_the_end_of_a_log_that_grows_is_not_called_outside() -> None:
+    """Offsets are resolved before the logs' ends are read, so that records written between do not look lost."""
+    entrance = FakeEntrance()
+    ends = iter(range(10, 100))
+
+    def list_offsets(wanted: dict[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        end = next(ends)
+        return {at: OffsetAndTimestamp(end if place == "latest" else 0, -1) for at, place in wanted.items()}
+
+    entrance.admin.list_offsets = list_offsets  # type: ignore[method-assign,assignment]
+    with browser(entrance) as client:
+        page = client.get("/groups/nobody/reset?to=latest").text
+        assert "outside the log" not in page
+        assert "skips" in page
 
 
 def test_reset_is_refused_while_there_are_members() -> None:
