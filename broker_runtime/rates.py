@@ -1,7 +1,7 @@
-"""A rate that is kept: how fast brokers copy what they lack, and how much a client may take.
+"""A rate limit, for replication (`replication.throttled.rate`) and for client quotas.
 
-Rule: what was taken is spent, even beyond what was left; then nothing more is taken until the debt is paid. So a rate
-is kept on average whatever the size of a piece, and nobody has to know that size beforehand. Knows no clock.
+Rule: callers spend after the fact, also more than is left; then they take nothing more until the debt is paid. So the
+average rate holds whatever the size of a piece, and no caller has to know that size beforehand. Knows no clock.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import threading
 
 
 class RateLimit:
-    """So much a second, shared by all who spend. Thread-safe; time is an argument.
+    """``per_s`` units a second, shared by all callers. Thread-safe; time is an argument.
 
-    Of time in which nothing was spent one second counts: as much may be taken at once. A debt beyond ``most_debt_s``
-    of it is forgiven.
+    At most one second's worth is saved up while nothing is spent. A debt of more than ``most_debt_s`` seconds' worth is
+    forgiven.
     """
 
     def __init__(self, per_s: float, *, most_debt_s: float = math.inf) -> None:
@@ -22,17 +22,17 @@ class RateLimit:
         self._per_s = per_s
         self._most_debt = per_s * most_debt_s
         self._lock = threading.Lock()
-        self._left = float(per_s)  # Invariant: at most what one second gives
+        self._left = float(per_s)  # Invariant: at most one second's worth
         self._at_ms: int | None = None
 
     def wait_ms(self, now_ms: int) -> int:
-        """After how many ms more may be taken; 0: now."""
+        """Milliseconds until more may be taken; 0: now."""
         with self._lock:
             self._earn(now_ms)
             return 0 if self._left > 0 else int(-self._left * 1000 / self._per_s) + 1
 
     def spend(self, amount: float, now_ms: int) -> None:
-        """So much was taken."""
+        """Records that ``amount`` was taken."""
         with self._lock:
             self._earn(now_ms)
             self._left = max(self._left - amount, -self._most_debt)

@@ -1,15 +1,15 @@
 """How much a client may take of each broker: Kafka's client quotas, and their messages.
 
-A quota belongs to an entity: a user, a client id, or both together; either may be `DEFAULT`, which stands for all that
-have none of their own. Of several that concern a client the most specific counts, in Kafka's order:
+A quota belongs to an entity: a user, a client id, or a pair of both. Either may be `DEFAULT`, which stands for all
+users or client ids without a quota of their own. When several quotas match a client, the most specific applies, in
+Kafka's order:
 
     1  user and client id            4  default user and client id            7  client id
     2  user and default client id    5  default user and default client id    8  default client id
     3  user                          6  default user
 
-Each kind of limit is looked up by itself. Clients to which the same entity applies share what it grants: all clients
-of a user, where the quota is the user's; a default grants as much to each user or client id that it stands for. A quota
-counts at each broker by itself.
+Each limit is looked up separately. All clients of a user share a quota of that user; a default quota gives the whole
+amount to each user or client id that it stands for. Each broker enforces a quota separately.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.requests import Entries, Message, Request, make_decoders
 
 DEFAULT: Final = "<default>"
-"""As the name of a user or a client id: every one that has no quota of its own. Kafka's name for it."""
+"""The user or client id of a default quota, as Kafka spells it."""
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 MAX_CONNECTIONS: Final = "max_connections"
 LIMITS: Final[Mapping[str, str]] = {
-    PRODUCER_BYTE_RATE: "bytes a second that clients may write",
-    CONSUMER_BYTE_RATE: "bytes a second that clients may read",
+    PRODUCER_BYTE_RATE: "bytes that clients may write per second",
+    CONSUMER_BYTE_RATE: "bytes that clients may read per second",
     REQUEST_PERCENTAGE: "processor time of their requests, in percent of one core",
-    MAX_CONNECTIONS: "streams (each is a connection) that may be open at once",
+    MAX_CONNECTIONS: "streams, each with a connection of its own, that may be open at once",
 }
-"""The kinds of limits. The first three are Kafka's; over them a client is slowed."""
+"""What can be limited. The first three are Kafka's, and throttle a client that exceeds them."""
 _MOST: Final = 1e15
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME_CHARS)]
@@ -46,8 +46,8 @@ _Limits = Annotated[dict[_LimitName, _Limit], msgspec.Meta(max_length=8)]
 
 
 class QuotaEntity(Message, frozen=True, kw_only=True, order=True):
-    """Whose quota it is: ``user``'s, ``client_id``'s, or that of both together. None: whichever it is; `DEFAULT`: every
-    one without a quota of its own. A user is a principal without ``User:``."""
+    """What a quota applies to: a ``user``, a ``client_id``, or a pair of both. None: any; `DEFAULT`: any without a
+    quota of its own. A user is a principal without ``User:``."""
 
     user: _Text | None = None
     client_id: _Text | None = None
@@ -65,14 +65,14 @@ class Quota(Message, frozen=True, kw_only=True):
 
 
 class QuotaChange(Message, frozen=True, kw_only=True):
-    """Limits of an entity that are to be set, and those that are to be gone (None); others stay."""
+    """Limits of an entity to set, or to remove (None). Its other limits stay."""
 
     entity: QuotaEntity
     limits: Annotated[tuple[tuple[_LimitName, float | None], ...], msgspec.Meta(max_length=8)] = ()
 
 
 class AlterQuotasRequest(Request, frozen=True, kw_only=True):
-    """All of these changes, or none."""
+    """Makes all of these changes, or none."""
 
     MOST_BYTES: ClassVar[int] = 2 << 20
 
@@ -90,12 +90,12 @@ class QuotasResponse(Message, frozen=True, kw_only=True):
 
 
 def check_change(change: QuotaChange) -> None:
-    """Raises `InvalidRequestError`, which names the value and what is allowed, for a change that means nothing."""
+    """Raises `InvalidRequestError`, which names the value and what is allowed, for a change that is not valid."""
     entity = change.entity
     if entity.user is None and entity.client_id is None:
         raise InvalidRequestError("a quota needs a user, a client id, or both")
     if not all(name is None or name.isprintable() for name in (entity.user, entity.client_id)):
-        raise InvalidRequestError(f"{entity!s:.300}: characters that are not printable")
+        raise InvalidRequestError(f"{entity!s:.300}: contains characters that are not printable")
     for name, value in change.limits:
         if name not in LIMITS:
             raise InvalidRequestError(f"quota {name!r:.80}: must be one of {', '.join(LIMITS)}")

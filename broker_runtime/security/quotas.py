@@ -1,13 +1,14 @@
-"""How much a caller may take, and how long one that took more waits before its next request.
+"""Enforces client quotas: how much a client may take, and how long one that took more waits before its next request.
 
-    QuotaTable   which quota counts for a client (pure)
+    QuotaTable   which quota applies to a client (pure)
     Quotas       what clients have taken of this broker
     Allowance    what one stream, or one action, may still take
 
-Rule: a client over its quota is slowed and never cut: what it sent is done and answered, with how long the broker will
-take nothing more from that stream. Nobody waits longer than `LONGEST_WAIT_S` for one request, which is below any
-client's patience; a quota that is smaller than a request every so many seconds is therefore exceeded. No other client
-waits, no lock is held and no shared budget is taken during a wait. Other brokers have no quotas.
+Rule: a client over its quota is throttled and never disconnected: the broker carries out and answers what the client
+sent, and the response says for how long it will take nothing more from that stream. No request waits longer than
+`LONGEST_WAIT_S`, which is less than the default ``request.timeout.ms``; so a client whose requests each need more than
+that exceeds its quota. During a wait no other client waits, no lock is held and no shared budget is taken. Other
+brokers have no quotas.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from broker_runtime.rates import RateLimit
 LONGEST_WAIT_S: Final = 20.0
 _LONGEST_ACTION_WAIT_S: Final = 1.0  # an action holds a thread, and clients give up an attempt after 2 s
 _MOST_WAITING_ACTIONS: Final = 50
-_MOST_WAITING_ACTIONS_OF_ONE: Final = 25  # of all that share a quota: one of them alone keeps no others out
-_MOST_HELD_BYTES: Final = 64 << 20  # of requests that were read and wait
-_MOST_RATES: Final = 10_000  # names of clients are theirs to choose
+_MOST_WAITING_ACTIONS_OF_ONE: Final = 25  # per quota: one that is exceeded must not keep others out
+_MOST_HELD_BYTES: Final = 64 << 20  # of requests that were read and are held back
+_MOST_RATES: Final = 10_000  # clients choose their client ids
 _PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
-"""By the limits that are rates: what one of it is, a second. Processor time is counted in ms."""
+"""For each limit that is a rate: how many units per second a limit of 1 grants. Processor time is counted in ms."""
 
 
 class Share(NamedTuple):
-    """Who shares a limit: all clients of ``user``, with ``client_id``; None: whichever it is."""
+    """The clients that share a limit: those of ``user``, with ``client_id``; None: any."""
 
     user: str | None
     client_id: str | None
 
 
 class QuotaTable:
-    """All quotas at one time. Immutable."""
+    """A snapshot of all quotas. Immutable."""
 
     def __init__(self, quotas: Iterable[Quota] = ()) -> None:
         self._limits = {(each.entity.user, each.entity.client_id): each.limits for each in quotas}
@@ -60,7 +61,7 @@ class QuotaTable:
         return bool(self._limits)
 
     def find(self, limit: str, user: str, client_id: str) -> tuple[Share, float] | None:
-        """The limit of a client, and who shares it; None: there is none."""
+        """A client's limit, and the clients that share it; None: there is no limit."""
         both, of_user, of_id = Share(user, client_id), Share(user, None), Share(None, client_id)
         for entity, share in (
             ((user, client_id), both),
@@ -82,7 +83,7 @@ class Quotas:
     """What clients have taken of this broker. Thread-safe."""
 
     def __init__(self, table: Callable[[], QuotaTable], *, meters: Meters = NO_METERS, clock: Clock = CLOCK) -> None:
-        """``table``: the quotas now; another object when they have changed."""
+        """``table`` returns the current quotas: a new object whenever they have changed."""
         self.table = table
         self.meters = meters
         self.clock = clock
@@ -94,13 +95,13 @@ class Quotas:
         self._waiting_actions: Counter[Share] = Counter()
 
     def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
-        """What a stream of this client may take, by these limits. It begins with what the client owes, so nobody
-        escapes by another stream."""
+        """What a stream of this client may take under these limits. It starts with the client's debt, so opening
+        another stream does not evade a quota."""
         return Allowance(self, principal, client_id, limits)
 
     def begin_action(self, principal: str, client_id: str, *, is_broker: bool = False) -> Allowance:
-        """What the processor time of an action is to be spent of. One of a client over its quota waits here; raises
-        `TooManyStreamsError`, which clients take for a reason to come back, if too many wait already."""
+        """The allowance for an action's processor time. Blocks while the client is over its quota, at most
+        `_LONGEST_ACTION_WAIT_S`. Raises `TooManyStreamsError`, which clients retry, if too many are already waiting."""
         table = self.table()
         found = None if is_broker or not table else table.find(REQUEST_PERCENTAGE, principal, client_id)
         if found is None:
@@ -116,7 +117,7 @@ class Quotas:
         with self._lock:
             waiting, of_share = self._waiting_actions.total(), self._waiting_actions[share]
             if waiting >= _MOST_WAITING_ACTIONS or of_share >= _MOST_WAITING_ACTIONS_OF_ONE:
-                raise TooManyStreamsError(f"{waiting} actions of clients over their quotas wait already")
+                raise TooManyStreamsError(f"{waiting} actions of clients over their quotas are already waiting")
             self._waiting_actions[share] += 1
         try:
             yield
@@ -128,7 +129,8 @@ class Quotas:
 
     @contextmanager
     def streaming(self, principal: str, client_id: str, *, is_broker: bool = False) -> Iterator[None]:
-        """While a stream is open. Raises `TooManyStreamsError` if the client has as many as it may; open ones stay."""
+        """Counts a stream while it is open. Raises `TooManyStreamsError` if the client has as many as `MAX_CONNECTIONS`
+        allows; its open streams stay."""
         if is_broker:
             yield
             return
@@ -143,7 +145,7 @@ class Quotas:
             assert found is not None
             self.meters.throttled(MAX_CONNECTIONS, 0.0)
             raise TooManyStreamsError(
-                f"the quota of {_said(found[0])} is max_connections={found[1]:g}, and so many are open"
+                f"the quota of {_describe(found[0])} is max_connections={found[1]:g}, and that many streams are open"
             )
         try:
             yield
@@ -154,7 +156,7 @@ class Quotas:
                     del self._open[client]
 
     def _streams_of(self, share: Share, table: QuotaTable) -> int:
-        """Under the lock. Of clients with these names only those to whom no other quota applies."""
+        """The open streams of clients to which this limit applies, and no more specific one. Call under the lock."""
         return sum(
             count
             for (user, client_id), count in self._open.items()
@@ -166,12 +168,12 @@ class Quotas:
 
     @property
     def has_room(self) -> bool:
-        """Whether the requests that are held back are few."""
+        """Whether another request may be read and held back."""
         return self._held_bytes < _MOST_HELD_BYTES
 
     @contextmanager
     def holding(self, size_bytes: int) -> Iterator[None]:
-        """While a request of so many bytes is held back."""
+        """Counts a request of ``size_bytes`` while it is held back."""
         with self._lock:
             self._held_bytes += size_bytes
         try:
@@ -181,8 +183,8 @@ class Quotas:
                 self._held_bytes -= size_bytes
 
     def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
-        """The rates that count for a client by ``table``, and what each gives in a second. What was owed by other
-        quotas is forgotten."""
+        """The rate limits of a client under ``table``, each with what it grants per second. A new table clears all
+        debts."""
         found = {}
         with self._lock:
             if table is not self._rates_of:
@@ -205,14 +207,14 @@ class Quotas:
 
 
 class Allowance:
-    """What one stream may still take. Any thread may spend; one waits."""
+    """What one stream may still take. Any thread may spend; only one may wait."""
 
     __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_rates", "_table", "_until_ms")
 
     def __init__(
         self, quotas: Quotas | None, principal: str = "", client_id: str = "", limits: Iterable[str] = ()
     ) -> None:
-        """``quotas`` None: it is never limited. ``limits``: what the stream spends of, and waits for."""
+        """``quotas`` None: unlimited. ``limits``: those that the stream counts against and waits for."""
         self._quotas = quotas
         self._principal = principal
         self._client_id = client_id
@@ -223,18 +225,18 @@ class Allowance:
         self._because = ""
 
     def limits(self, limit: str) -> bool:
-        """Whether there is such a limit now."""
+        """Whether this limit is set for the client now."""
         self._look()
         return limit in self._rates
 
-    def in_one_second(self, limit: str, most: int) -> int:
-        """What the client may take in a second, at most ``most``: larger pieces would keep it waiting longer."""
+    def most_in_one_second(self, limit: str, most: int) -> int:
+        """What the client may take in one second, at most ``most``: a larger piece would make it wait longer."""
         self._look()
         found = self._rates.get(limit)
         return most if found is None else max(1, min(most, int(found[1])))
 
     def spend(self, limit: str, amount: float) -> None:
-        """So much was taken, of this stream and of all that share the limit."""
+        """Counts ``amount`` against the limit, for this stream and all that share the limit."""
         self._look()
         found = self._rates.get(limit)
         if found is None or not amount:
@@ -242,10 +244,10 @@ class Allowance:
         assert self._quotas is not None
         now_ms = _ms(self._quotas.clock)
         found[0].spend(amount, now_ms)
-        self._owe(limit, found[0], now_ms)
+        self._note_debt(limit, found[0], now_ms)
 
     def throttle_ms(self) -> int:
-        """How long the stream takes no further request."""
+        """How long the broker takes no further request from the stream."""
         if not self._look() or not self._until_ms:
             return 0
         assert self._quotas is not None
@@ -258,8 +260,9 @@ class Allowance:
         holding_bytes: int = 0,
         at_most_s: float = LONGEST_WAIT_S,
     ) -> None:
-        """Blocks until the stream may take more. ``still_waiting`` is called every `HEARTBEAT_INTERVAL_S`; what it
-        raises ends the wait. Quotas that change end it too. ``holding_bytes``: what the caller keeps meanwhile."""
+        """Blocks until the stream may take more. ``still_waiting`` is called every `HEARTBEAT_INTERVAL_S`; an
+        exception from it ends the wait, and so does a change of the quotas. ``holding_bytes``: the size of the request
+        that the caller holds back."""
         if not self.throttle_ms():
             return
         assert self._quotas is not None
@@ -269,13 +272,13 @@ class Allowance:
         self._quotas.meters.throttled(because, waited_s)
 
     def wait_for_room(self, still_waiting: Callable[[], None]) -> None:
-        """Before a request is read that will be held back: blocks while those that are held fill the room for them, at
-        most until this one need not be held. A stream whose next request was not read does not see its end."""
+        """Call before reading a request that would be held back: blocks while held requests use up their memory, but no
+        longer than the throttle lasts. Until it returns, the stream does not notice that its client has gone."""
         if self.throttle_ms() and self._quotas is not None:
             self._wait(still_waiting, lambda: self._quotas is None or self._quotas.has_room, LONGEST_WAIT_S)
 
     def _wait(self, still_waiting: Callable[[], None], is_over: Callable[[], bool], at_most_s: float) -> float:
-        """Returns how long it was."""
+        """Returns how many seconds it waited."""
         assert self._quotas is not None
         began_ms = _ms(self._quotas.clock)
         end_ms = began_ms + int(at_most_s * 1000)
@@ -286,7 +289,7 @@ class Allowance:
         return (_ms(self._quotas.clock) - began_ms) / 1000
 
     def _look(self) -> bool:
-        """Takes note of quotas that have changed. Returns whether there are any for this client."""
+        """Picks up changed quotas. Returns whether any rate applies to this client."""
         if self._quotas is None:
             return False
         table = self._quotas.table()
@@ -296,21 +299,21 @@ class Allowance:
             self._rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
             self._table = table
             for limit, (rate, _) in self._rates.items():
-                self._owe(limit, rate, _ms(self._quotas.clock))
+                self._note_debt(limit, rate, _ms(self._quotas.clock))
         return bool(self._rates)
 
-    def _owe(self, limit: str, rate: RateLimit, now_ms: int) -> None:
+    def _note_debt(self, limit: str, rate: RateLimit, now_ms: int) -> None:
         until_ms = now_ms + rate.wait_ms(now_ms)
         if until_ms > max(self._until_ms, now_ms):
             self._until_ms, self._because = until_ms, limit
 
 
 UNLIMITED: Final = Allowance(None)
-"""Of other brokers."""
+"""For other brokers, and for actions without a quota."""
 
 
 class ProcessorTime:
-    """The processor time of the thread that made it, of which an allowance is told in pieces. That thread's alone."""
+    """Counts the processor time of the thread that created it against an allowance. Only that thread may use it."""
 
     __slots__ = ("_allowance", "_since_s")
 
@@ -320,7 +323,7 @@ class ProcessorTime:
         self.spend()
 
     def spend(self) -> None:
-        """Spends what the thread has used since the last time."""
+        """Counts what the thread has used since the last call."""
         if not self._allowance.limits(REQUEST_PERCENTAGE):
             self._since_s = None
             return
@@ -338,6 +341,6 @@ def _ms(clock: Clock) -> int:
     return int(clock.now_s() * 1000)
 
 
-def _said(share: Share) -> str:
+def _describe(share: Share) -> str:
     named = (("user", share.user), ("client id", share.client_id))
     return " with ".join(f"{what} {name!r:.260}" for what, name in named if name is not None)

@@ -72,7 +72,7 @@ class FetchSession:
         if self._follower is not None:
             answer = self._follower.fetch(request, self._send_heartbeat)
         else:
-            most_bytes = self._stream.allowance.in_one_second(CONSUMER_BYTE_RATE, request.max_bytes)
+            most_bytes = self._stream.allowance.most_in_one_second(CONSUMER_BYTE_RATE, request.max_bytes)
             if most_bytes < request.max_bytes:
                 request = replace(request, max_bytes=most_bytes)
             answer = self._service.fetch(

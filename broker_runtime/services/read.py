@@ -131,7 +131,7 @@ class ReadService:
         while position < plan.end:
             allowance.wait()  # with nothing in hand
             self._authorizer.require(caller, "Read", "Topic", plan.partition.topic)  # it may have been withdrawn
-            piece_bytes = allowance.in_one_second(CONSUMER_BYTE_RATE, plan.piece_bytes)
+            piece_bytes = allowance.most_in_one_second(CONSUMER_BYTE_RATE, plan.piece_bytes)
             with plan.partition.refusing():
                 before, (position, found) = position, self._find(plan, position, piece_bytes)
             if found is None and plan.test is not None and position > before:

@@ -29,7 +29,7 @@ def console(
     ] = DEFAULT_PORT,
     allowed_hosts: Annotated[
         str | None,
-        typer.Option(metavar="NAME[,…]", help="Names that browsers reach it under, besides localhost and addresses."),
+        typer.Option(metavar="NAME[,…]", help="Host names that browsers use, besides localhost and IP addresses."),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option("--ssl-certfile", metavar="FILE", help="The console's own certificate (PEM).")
@@ -39,12 +39,12 @@ def console(
     ] = None,
     allow_anyone: Annotated[
         bool,
-        typer.Option("--allow-anyone", help="Listen beyond this machine, even without a login or without encryption."),
+        typer.Option("--allow-anyone", help="Allow addresses beyond loopback without a login or without TLS."),
     ] = False,
 ) -> None:
-    """Show the cluster in a browser, until Ctrl-C.
+    """Serve a web console of the cluster until Ctrl-C.
 
-    Where brokers ask for a password, users log in with theirs. Else it listens on this machine alone.
+    If the brokers ask for passwords, users log in with theirs. Otherwise it listens on loopback addresses only.
     """
     from pyspark_log.cli.up import print_address
     from pyspark_log.console.serving import ConsoleServer
@@ -71,8 +71,8 @@ def console(
 
 
 def start_beside(invocation: Invocation, bootstrap_servers: str, port: int) -> ConsoleServer | None:
-    """A console for the brokers that `pylog up` has started, in a thread. None where it cannot listen: that is said,
-    and ends nothing."""
+    """A console for the brokers that `pylog up` has started, in a thread. None if it cannot start: a message says why,
+    and the brokers go on."""
     from broker_runtime.contract.errors import PylogError
     from pyspark_log.console.serving import ConsoleServer
 

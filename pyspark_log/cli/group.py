@@ -181,9 +181,9 @@ def reset(
                 raise GroupIdNotFoundError(f"group {group_id!r} has no committed offsets: name the topics with -t")
             named = dict.fromkeys(sorted({at.topic for at in old}))
         partitions = list(given) if given is not None else _partitions(admin, named)
+        wanted = given if target is None else resolve(admin, target, partitions, old)  # first: the logs may grow
         starts = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "earliest")).items()}
         ends = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
-        wanted = given if target is None else resolve(admin, target, partitions, old)
         assert wanted is not None
         new, messages = within_log(wanted, starts, ends)
         rows = [

@@ -71,7 +71,7 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    It consists of a ZooKeeper, one or more brokers, and a console for the browser. The data is kept for the next time.
+    It consists of a ZooKeeper, one or more brokers, and a web console. The data is kept for the next time.
     """
     from broker_runtime.ports import is_free, port_in_use
     from broker_runtime.zookeeper.java import home_passed_over

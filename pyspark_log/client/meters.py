@@ -1,7 +1,7 @@
-"""What clients count while they work: the seam between those that do the work and whoever watches them.
+"""The interface through which clients report what they do to their metrics.
 
-`ProducerMeters` and `ConsumerMeters` count nothing, which is what a client without ``metrics=`` has.
-`pyspark_log.client.metrics` counts. Rule: called per batch, request or call, never per record.
+`ProducerMeters` and `ConsumerMeters` do nothing: clients without ``metrics=`` have these. Their subclasses in
+`pyspark_log.client.metrics` count. Rule: called per batch, request or call, never per record.
 """
 
 from __future__ import annotations
@@ -16,58 +16,57 @@ _NOTHING: Final = nullcontext()
 
 
 class ProducerMeters:
-    """Takes note of what happened to batches. Any thread; never blocks, and raises nothing."""
+    """Is told what happens to batches. Methods are called from any thread, never block, and raise nothing."""
 
     def acknowledged(self, topic: str, *, records: int, size_bytes: int, began_s: float) -> None:
-        """A batch was acknowledged, or written with ``acks=0``. ``began_s``: when its first record was sent, by
-        `time.monotonic`."""
+        """A batch was acknowledged, or with ``acks=0`` written to the stream. ``began_s``: when `send` took its first
+        record, by `time.monotonic`."""
 
     def failed(self, topic: str, error: PylogError, records: int) -> None:
         """A batch of so many records has failed for good."""
 
     def retried(self, topic: str, records: int) -> None:
-        """A batch came back unacknowledged, to be sent again."""
+        """A batch was not acknowledged and will be sent again."""
 
     def throttled(self, wait_s: float) -> None:
-        """A broker takes nothing more of a stream for so long, because the client is over a quota."""
+        """A broker throttles a stream for ``wait_s``, because the client is over a quota."""
 
     def watch(self, buffered_bytes: Callable[[], int]) -> None:
-        """``buffered_bytes`` says at any time how much is not acknowledged yet. Any thread may call it, until
-        `closed`."""
+        """``buffered_bytes`` returns the unacknowledged bytes. Any thread may call it, until `closed`."""
 
     def closed(self) -> None:
-        """The producer is closed: there is nothing to watch any more."""
+        """The producer is closed: ends `watch`."""
 
 
 class ConsumerMeters:
-    """Takes note of what was fetched and committed. Any thread; never blocks, and raises nothing."""
+    """Is told what is fetched and committed. Methods are called from any thread, never block, and raise nothing."""
 
     def polled(self) -> None:
-        """The caller asks for records."""
+        """The caller polled."""
 
     def fetching(self) -> AbstractContextManager[None]:
-        """Around a fetch request: how long a broker takes to answer it. One without an answer does not count."""
+        """Around a fetch request: measures the time to its response. A request without a response does not count."""
         return _NOTHING
 
     def decoded(self, topic: str, batches: Sequence[Sized], size_bytes: int) -> None:
-        """What was fetched of a partition, ``size_bytes`` of frames, was decoded into these batches of records."""
+        """Frames of one partition, of ``size_bytes`` together, were decoded into these batches of records."""
 
     def throttled(self, wait_s: float) -> None:
         """As `ProducerMeters.throttled`."""
 
     def rebalanced(self) -> None:
-        """The group has given this member another share, which it begins to carry out."""
+        """The member starts to apply a new assignment from its group."""
 
     def committing(self) -> AbstractContextManager[None]:
-        """Around a commit: how long it takes, and with which error it fails."""
+        """Around a commit: measures how long it takes, and counts the error if it fails."""
         return _NOTHING
 
     def watch(self, max_lag_records: Callable[[], int | None]) -> None:
-        """``max_lag_records`` says at any time how far the consumer is behind in the partition in which it is
-        furthest behind; None: that is not known of any. Any thread may call it, until `closed`."""
+        """``max_lag_records`` returns the lag of the partition with the largest lag; None: no lag is known. Any thread
+        may call it, until `closed`."""
 
     def closed(self) -> None:
-        """The consumer is closed: there is nothing to watch any more."""
+        """The consumer is closed: ends `watch`."""
 
 
 NO_PRODUCER_METERS: Final = ProducerMeters()

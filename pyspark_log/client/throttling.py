@@ -1,7 +1,7 @@
-"""How long a broker holds a stream back, because the client is over a quota.
+"""How long a broker throttles a stream, because the client is over a quota.
 
-Rule: answers that come during one wait all tell what is left of it; each second of it counts once. The first wait of a
-stream is logged, so that a client that is slow for this reason says so once and not with every answer.
+Rule: all responses during one wait report what is left of it, and each second of it counts once. The first wait of a
+stream is logged, so that a throttled client says so once and not with every response.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _logger = logging.getLogger(__name__)
 
 
 class StreamThrottle:
-    """One stream's. For the thread that reads its answers."""
+    """The throttling of one stream. For the thread that reads its responses."""
 
     __slots__ = ("_broker_id", "_client_id", "_clock", "_count", "_kind", "_until_s", "_was_logged")
 
     def __init__(
         self, kind: str, broker_id: int, client_id: str, count: Callable[[float], object], *, clock: Clock = CLOCK
     ) -> None:
-        """``kind``: of the stream, as brokers name it. ``count`` is called with the seconds of each wait."""
+        """``kind``: of the stream, as in brokers' logs. ``count`` is called with the seconds of each wait."""
         self._kind = kind
         self._broker_id = broker_id
         self._client_id = client_id
@@ -33,7 +33,7 @@ class StreamThrottle:
         self._was_logged = False
 
     def note(self, throttle_ms: int) -> None:
-        """An answer says that the broker takes no further request of the stream for so long (0: it does not wait)."""
+        """Call with the ``throttle_ms`` of each response (0: the stream is not throttled)."""
         if throttle_ms <= 0:
             return
         if not self._was_logged:

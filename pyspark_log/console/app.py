@@ -1,7 +1,7 @@
 """The console as an ASGI application: routes, sessions, threads, time limits; an error becomes a page.
 
-Rule: pages are functions that block, so each runs in a thread; there are few, and each has a time limit. What goes
-wrong is said in a sentence, with the status that fits: no traceback leaves this process.
+Rule: pages are functions that block, so each runs in one of a few threads, with a time limit. An error becomes a page
+with one sentence and an HTTP status that fits: no traceback leaves this process.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ _logger = logging.getLogger(__name__)
 
 
 class WaysIn(Protocol):
-    """How users get a connection (`connection.Entrance`)."""
+    """How users get a `Connection`; `connection.Entrance` implements it."""
 
     @property
     def brokers(self) -> str:
-        """Which brokers are asked first."""
+        """The bootstrap servers, for display."""
 
     @property
     def has_login(self) -> bool:
-        """Whether they say who they are."""
+        """Whether users have to log in."""
 
     def shared(self) -> Connection:
-        """The connection of all, where they do not."""
+        """The connection that all users share, without a login."""
 
     def log_in(self, user: str, password: str) -> Connection:
-        """The connection of one. Raises `SaslAuthenticationError`."""
+        """A connection for one user. Raises `SaslAuthenticationError`."""
 
 
 def make_app(entrance: WaysIn, *, hosts: Collection[str], port: int = 0, is_encrypted: bool = False) -> Guard:
-    """The console. ``hosts``: names that it is reached under. ``port``: tells consoles of one machine apart, whose
-    cookies browsers would mix up."""
+    """The console. ``hosts``: the host names under which browsers reach it. ``port`` is part of the cookie's name,
+    because browsers send cookies to all ports of a host."""
     return Guard(_Console(entrance, port, is_encrypted=is_encrypted).app(), hosts=hosts)
 
 
@@ -143,7 +143,7 @@ class _Console:
         return await self._answered(request, show)
 
     async def _act(self, act: Act, back: View, action: str, request: Request) -> Response:
-        """``back``: the page whose form it is, which is above it: ``/topics/{topic}`` of ``/topics/{topic}/delete``."""
+        """``back``: the page with the form, one path segment up: ``/topics/{topic}`` for ``/topics/{topic}/delete``."""
         form, refusal = await self._form(request)
         if refusal is not None:
             return refusal
@@ -180,7 +180,7 @@ class _Console:
         return await self._answered(request, change)
 
     async def _answered(self, request: Request, work: Callable[[], Response]) -> Response:
-        """What ``work`` makes, in a thread; a page that says so where it fails or takes too long."""
+        """The response that ``work`` makes in a thread, or an error page if it fails or takes too long."""
         with anyio.move_on_after(PAGE_LIMIT_S):
             return await self._in_thread(partial(self._with_errors, request, work))
         return self._error(
@@ -198,9 +198,9 @@ class _Console:
             return work()
         except SaslAuthenticationError as error:
             if not self._entrance.has_login:
-                return self._error(request, 502, "The brokers do not let the console in", _sentence(error))
+                return self._error(request, 502, "The brokers refuse the console's credentials", _sentence(error))
             self._sessions.end(self._cookie(request))
-            return self._to_login(request, "The brokers do not accept this session any more. Log in again.")
+            return self._to_login(request, "The brokers no longer accept this session. Log in again.")
         except (PylogError, ValueError) as error:
             status = _status_of(error)
             return self._error(request, status, _TITLES.get(status, "That cannot be shown"), _sentence(error))
@@ -217,7 +217,7 @@ class _Console:
             **page.values,
             "page": page,
             "is_fragment": is_fragment,
-            # Where the brokers are is not for those who have not said who they are.
+            # Brokers' addresses are not shown to users who have not logged in.
             "brokers_asked": self._entrance.brokers if session is not None or not self._entrance.has_login else "",
             "csrf": self._sessions.csrf_token(cookie),
             "user": session.user if session is not None else "",
@@ -249,7 +249,7 @@ class _Console:
         assert isinstance(error, HTTPException)
         if request.url.path.startswith("/static/"):
             return Response(status_code=error.status_code)
-        what = {404: "There is no such page", 405: "That is not how this page is used"}
+        what = {404: "There is no such page", 405: "This page does not accept that method"}
         return self._error(request, error.status_code, what.get(error.status_code, error.detail), "")
 
     async def _defect(self, request: Request, error: Exception) -> Response:
@@ -277,7 +277,7 @@ class _Console:
         return None if session is None else session.connection
 
     async def _form(self, request: Request) -> tuple[list[tuple[str, str]], Response | None]:
-        """The form's fields, once it is certain that a page of this console sent it."""
+        """The form's fields, or the response to a form that is not valid or not from a page of this console."""
         body = bytearray()
         try:
             with anyio.move_on_after(BODY_LIMIT_S) as limit:
@@ -288,19 +288,21 @@ class _Console:
         except ClientDisconnect:
             return [], Response(status_code=400)  # nobody is there to be told
         if limit.cancelled_caught:
-            return [], self._error(request, 408, "This takes too long", "The form has not come whole.")
+            text = f"The form did not arrive completely within {BODY_LIMIT_S:g} s."
+            return [], self._error(request, 408, "This takes too long", text)
         if len(body) > MOST_BODY_BYTES:
-            return [], self._error(request, 413, "That is too much", f"A form has {MOST_BODY_BYTES:,} bytes at most.")
+            text = f"A form has at most {MOST_BODY_BYTES:,} bytes."
+            return [], self._error(request, 413, "The form is too large", text)
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
-            return [], self._error(request, 415, "That is no form", "")
+            return [], self._error(request, 415, "This is not a form", "")
         try:
             fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
         except ValueError:
-            return [], self._error(request, 400, "That is no form", "It is not UTF-8, or has too many fields.")
+            return [], self._error(request, 400, "This is not a form", "It is not UTF-8, or has too many fields.")
         cookie = self._cookie(request)
         given = request.headers.get("x-csrf-token") or _last(fields).get("csrf", "")
         if not cookie or not self._sessions.is_csrf_token(cookie, given):
-            text = "It is from another session, or from before the console was started. Nothing was changed."
+            text = "It is from another session, or from before the console was restarted. Nothing was changed."
             return [], self._error(request, 403, "This form is no longer valid", text)
         return fields, None
 
@@ -335,7 +337,7 @@ class _Console:
         address = request.client.host if request.client is not None else ""
         refused = partial(self._login_page, request, wanted, name=name)
         if not name or not password:
-            return refused("Give a user and a password.", status=400)
+            return refused("Enter a user name and a password.", status=400)
         wait_s = self._attempts.wait_s(name, address)
         if wait_s > 0:
             return refused(f"Too many attempts have failed. Try again in {math.ceil(wait_s)} s.", status=429)
@@ -349,11 +351,11 @@ class _Console:
             try:
                 connection = attempt()
             except SaslAuthenticationError:
-                return refused("The brokers know no such user with that password.", status=401)
+                return refused("Wrong user name or password.", status=401)
             except (PylogError, ValueError) as error:
                 return refused(_sentence(error), status=_status_of(error))
             if connection is None:
-                return refused("Others are logging in. Try again in a moment.", status=429)
+                return refused("Too many users are logging in. Try again in a moment.", status=429)
             self._sessions.end(self._cookie(request))
             cookie = self._sessions.begin(name, connection)
             event(_logger, "begin session", user=name, client_host=address)
@@ -371,14 +373,14 @@ class _Console:
         return self._with_cookie(RedirectResponse("/login", 303), request, cookie)
 
 
-_NOT_KNOWN: Final = "Whether this was done is not known: look before you do it again."
+_NOT_KNOWN: Final = "It is not known whether this was done: check before you try again."
 _PARTITION_BY_PARTITION: Final = frozenset({"apply", "elect"})
-"""What may be done in part, although it is refused."""
+"""Actions that may have been done in part when they fail."""
 _TITLES: Final = {
     400: "That cannot be shown",
     403: "You may not see this",
-    404: "There is no such thing",
-    502: "The brokers do not let the console in",
+    404: "Not found",
+    502: "The brokers refuse the console's credentials",
     503: "The cluster does not answer",
 }
 
@@ -389,18 +391,18 @@ def _not_known(request: Request) -> str:
 
 
 def local_path(wanted: str) -> str:
-    """Where to go after the login: a page of this console, whatever was asked for."""
+    """Where to go after the login: ``wanted`` if it is a page of this console, else the overview."""
     is_local = wanted.startswith("/") and wanted.isprintable() and "\\" not in wanted and not wanted.startswith("//")
     return wanted if is_local and wanted.isascii() and not wanted.startswith("/log") else "/"
 
 
 def _is_fragment(request: Request) -> bool:
-    """Whether a page only renews what is live on it."""
+    """Whether the request only refreshes the live part of a page."""
     return request.headers.get("hx-request") == "true" and request.headers.get("hx-request-type") != "full"
 
 
 def _url_of(request: Request, *, above: bool = False) -> str:
-    """The page's own address. ``above``: of the page whose form was sent."""
+    """The path and query of the request. ``above``: of the page whose form was sent."""
     raw: bytes = request.scope.get("raw_path", b"/")
     path = raw.decode("latin-1").partition("?")[0]
     if above:
@@ -421,16 +423,16 @@ def _status_of(error: Exception) -> int:
 
 
 def _outcome(error: Exception, action: str) -> str:
-    """What of a refused action was done."""
+    """Whether a failed action was done, in part or not at all."""
     if isinstance(error, RetriableError | TimeoutError):
         return _NOT_KNOWN
     if action in _PARTITION_BY_PARTITION and not isinstance(error, OptionError | NonEmptyGroupError):
-        return "Not all of this was done."
+        return "This may have been done in part."
     return "Nothing was changed."
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong, as people read it."""
+    """The error's message as a sentence."""
     text = error.message if isinstance(error, PylogError) else str(error)
     text = text or type(error).__name__
     is_word = text.partition(" ")[0].isalpha()  # and not the name of a setting

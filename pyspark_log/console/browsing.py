@@ -1,7 +1,7 @@
-"""Records as rows of a table: from a place in the log, those that match, as many as a page takes; and a histogram.
+"""Reads records for a page: from a start position, those that match, up to a number of rows; and makes histograms.
 
-Rule: what is read is bounded in rows, in cells, in characters of a cell, and in time; what was left out is said. A
-reader without a group leaves no trace in the cluster. Values are text here: templates escape it.
+Rule: reading is bounded in rows, in cells, in characters of a cell, and in time; the page says what was left out. A
+reader without a group leaves no trace in the cluster. Values are plain text here: templates escape them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ELLIPSIS: Final = "…"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to read. ``partition`` None: all. ``start``: a place as people type it."""
+    """What to read. ``partition`` None: all. ``start``: as the user typed it."""
 
     start: str
     partition: int | None = None
@@ -78,8 +78,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Browsed:
-    """``columns``: their names and types. ``passed``: how many records were looked at. ``next_offsets``: where each
-    partition goes on, of those that have more. ``is_late``: the time was over before the rows were found."""
+    """``columns``: their names and types. ``passed``: how many offsets were examined. ``next_offsets``: where to
+    continue in each partition that has more. ``is_late``: the time limit was reached before enough rows were found."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
@@ -95,7 +95,7 @@ NOTHING: Final = Browsed(columns=(), rows=(), passed=0, next_offsets={}, is_late
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One line of a histogram. ``share``: of the largest one's count, 0 to 100."""
+    """One bar of a histogram. ``share``: its count in percent of the largest count."""
 
     label: str
     count: int
@@ -103,8 +103,8 @@ class Bar:
 
 
 def browse(connection: Connection, topic: TopicDescription, wanted: Wanted) -> Browsed:
-    """The records, in the order of their time, or against it. Raises `OptionError`, `InvalidPredicateError`, and what
-    reading raises."""
+    """The records by timestamp, ascending, or descending with ``newest_first``. Raises `OptionError`,
+    `InvalidPredicateError`, and what reading raises."""
     partitions = _partitions(topic, wanted.partition)
     place = parse_place(in_utc(wanted.start), now_ms=round(time.time() * 1000), option="from")
     deadline = Deadline(_LIMIT_S)
@@ -140,8 +140,8 @@ def _read(
     rows: int,
     deadline: Deadline,
 ) -> tuple[list[ConsumedBatch], dict[TopicPartition, int], bool]:
-    """What was read, where each partition has got to, and whether time was up. Each partition gives its share, so that
-    none keeps the others out."""
+    """What was read, the position in each partition, and whether time was up. Each partition contributes at most its
+    share of the rows, so that no partition crowds out the others."""
     share = max(1, math.ceil(rows / max(1, len(reading))))
     positions = {at: starts[at] for at in reading}
     left = dict.fromkeys(reading, share)
@@ -169,7 +169,7 @@ def _read(
             if left[at] <= 0 or positions[at] >= ends[at]:
                 active.discard(at)
                 consumer.pause(at)
-        if not polled:  # nothing matched: how far it was looked shows in the position
+        if not polled:  # nothing matched: the position shows how far was read
             for at in list(active):
                 positions[at] = max(positions[at], min(ends[at], consumer.position(at)))
                 if positions[at] >= ends[at]:
@@ -308,7 +308,7 @@ def histogram(values: Sequence[Any], *, is_time: bool = False) -> list[Bar]:
 
 def _binned(numbers: Sequence[float], *, is_time: bool) -> list[tuple[str, int]]:
     least, most = min(numbers), max(numbers)
-    # Of numbers that hardly differ from 0, a power of ten that small would be 0.
+    # Numbers next to 0 would need a power of ten that is too small for a float.
     between = max(most / _BINS - least / _BINS, sys.float_info.min)
     width = _round_width(between, is_whole=all(isinstance(each, int) for each in numbers))
     first = math.floor(least / width)
@@ -320,7 +320,7 @@ def _binned(numbers: Sequence[float], *, is_time: bool) -> list[tuple[str, int]]
 
 
 def _round_width(width: float, *, is_whole: bool) -> float:
-    """1, 2 or 5 times a power of ten, so that edges are numbers that people would choose."""
+    """1, 2 or 5 times a power of ten, so that the edges are round numbers."""
     power = 10.0 ** math.floor(math.log10(width))
     rounded = next(step * power for step in (1, 2, 5, 10) if step * power >= width)
     return max(1.0, rounded) if is_whole else rounded
@@ -342,7 +342,7 @@ def _label(value: Any) -> str:
 
 
 def in_utc(text: str) -> str:
-    """A time without a zone is UTC, as all times of the console are; anything else is as it was."""
+    """Adds UTC to a time without a zone, as all times of the console are UTC. Other text is unchanged."""
     stripped = text.strip()
     try:
         typed = datetime.fromisoformat(stripped)

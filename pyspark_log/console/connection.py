@@ -1,9 +1,9 @@
 """One user's way to the cluster: an `Admin`, and consumers and producers with the same settings.
 
-    nobody is asked       all users share one connection
-    a user and password   exchanged for a token at once; the token proves the user from then on, the password is gone
+    without a login    all users share one connection
+    with a login       the password is exchanged for a token at once; the session keeps the token, not the password
 
-Rule: a password is a local variable. The brokers decide what a user may do: nothing here does.
+Rule: a password is only ever a local variable. Brokers alone decide what a user may do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 REQUEST_TIMEOUT_MS: Final = 5_000
-"""Of one request, unless the settings say less: a page that says that nobody answers is better than none."""
+"""The limit of one request, unless the settings have a lower one: an error page is better than a page that hangs."""
 _ASKING_LIMIT_S: Final = 15.0
 _TIMES_AS_LONG: Final = 4.0
 _LONGEST_KEPT_S: Final = 30.0
@@ -34,11 +34,11 @@ _REQUEST_TIMEOUT: Final = "request.timeout.ms"
 _OF_CALLERS: Final = frozenset({"sasl.username", "sasl.password", "sasl.mechanism", "token", "token.file"})
 
 
-class Memory:
-    """Answers that took long, for a while: so that a page that renews itself, in however many tabs, does not keep a
-    large cluster busy. An answer that came at once is asked for again at once.
+class AnswerCache:
+    """Caches answers in proportion to how long they took, so that pages that refresh themselves, in however many tabs,
+    do not keep a large cluster busy. An answer that came at once is hardly cached.
 
-    Thread-safe: who asks for what somebody is asking for already waits for that answer, a bounded time.
+    Thread-safe: a second caller with the same question waits, a bounded time, for the answer to the first.
     """
 
     def __init__(self, *, clock: Clock = CLOCK) -> None:
@@ -48,12 +48,11 @@ class Memory:
         self._kept: dict[str, tuple[Any, float]] = {}
 
     def ask(self, name: str, question: Callable[[], _T]) -> _T:
-        """The answer. Raises what ``question`` raises, which is not kept. ``name``: one of a few; it tells answers
-        apart."""
+        """The answer, cached under ``name``. Raises what ``question`` raises; errors are not cached."""
         with self._lock:
             asking = self._asking.setdefault(name, threading.Lock())
         if not asking.acquire(timeout=_ASKING_LIMIT_S):
-            raise RequestTimedOutError(f"the cluster has not told the {name} within {_ASKING_LIMIT_S:g} s")
+            raise RequestTimedOutError(f"the cluster has not answered within {_ASKING_LIMIT_S:g} s")
         try:
             began_s = self._clock.now_s()
             kept = self._kept.get(name)
@@ -70,13 +69,13 @@ class Memory:
 
 @dataclass(slots=True)
 class Connection:
-    """What pages ask with. ``user``: who; "": nobody was asked."""
+    """A user's clients. ``user``: "" without a login."""
 
     admin: Admin
     settings: Mapping[str, Any] = field(repr=False)
     user: str = ""
     lag: LagHistory = field(default_factory=LagHistory)
-    memory: Memory = field(default_factory=Memory)
+    answers: AnswerCache = field(default_factory=AnswerCache)
 
     def consumer(self, **own: Any) -> Consumer:
         """A new consumer without a group, which the caller closes."""
@@ -97,28 +96,28 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """How to connect. ``settings``: of a client, by dotted name, as the console was given them."""
+    """Makes connections. ``settings``: of a client, by dotted name, as the console was given them."""
 
     settings: Mapping[str, Any] = field(repr=False)
 
     @property
     def brokers(self) -> str:
-        """Which brokers are asked first, as a person reads it."""
+        """The bootstrap servers, for display: at most three."""
         addresses = str(self.settings.get("bootstrap.servers", "")).split(",")
         return ", ".join(addresses[:3]) + (" …" if len(addresses) > 3 else "")
 
     @property
     def has_login(self) -> bool:
-        """Whether users say who they are. If not, all of them are who the console is."""
+        """Whether users have to log in. If not, all of them share the console's identity."""
         given = find_setting("admin", "security.protocol").parse(self.settings.get("security.protocol", "PLAINTEXT"))
         return SecurityProtocol(given).uses_sasl
 
     def shared(self) -> Connection:
-        """The connection of a console without login. Connects to nothing yet."""
+        """The connection that all users share. Connects lazily."""
         return _connected(self._bounded(self.settings), "")
 
     def log_in(self, user: str, password: str) -> Connection:
-        """A connection with a token of that user's. Raises `SaslAuthenticationError`, and as asking a broker does."""
+        """A connection with a token of the user. Raises `SaslAuthenticationError`, and as requests to brokers do."""
         from pyspark_log import Admin
 
         shared = {name: value for name, value in self._bounded(self.settings).items() if name not in _OF_CALLERS}

@@ -1,6 +1,6 @@
-"""Numbers, sizes and times as people read them, the same on every page.
+"""Formats numbers, sizes and times, the same on every page.
 
-Rule: pure; times are UTC. What is not known is a dash.
+Rule: pure; times are UTC; an unknown value is a dash.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ def listed(values: Iterable[object]) -> str:
 
 
 def segment(text: str) -> str:
-    """A name as one part of a path."""
+    """A name as one segment of a URL path."""
     return quote(text, safe="")
 
 
 def query(**values: object) -> str:
-    """A query string, without what is None or empty."""
+    """A query string, without values that are None or empty."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
     return f"?{urlencode(given)}" if given else ""
 
@@ -115,4 +115,4 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number, "size": size, "rate": rate, "duration": duration, "moment": moment, "moment_ms": moment_ms,
     "counted": counted, "listed": listed, "segment": segment, "coded": coded,
 }  # fmt: skip
-"""By the name that templates use."""
+"""By their names in templates."""

@@ -1,13 +1,13 @@
-"""What is refused before a page is asked, and the headers of every answer.
+"""Requests that are refused before a page runs, and the headers of every response.
 
-    a foreign Host       another site's name that was made to point here (DNS rebinding) sees nothing
+    a foreign Host       a name of another site that resolves to this machine (DNS rebinding) gets no page
     a foreign Origin     another site's form changes nothing, whatever cookies the browser adds
     a long body          is not read
 
-A page may load its own files and nothing else: no script or style in the page itself, no frame around it, no form to
-elsewhere. Its answers are not stored. `Referrer-Policy` is ``same-origin``, not ``no-referrer``: with the latter
-browsers hide a form's origin from its own site, too, and it could not be checked. `Strict-Transport-Security` is left
-out on purpose: it would speak for every port of the machine.
+A page may load the console's own files and nothing else: no inline script or style, no frame around it, no form to
+another site. Responses are not stored. `Referrer-Policy` is ``same-origin``, not ``no-referrer``: with the latter
+browsers send ``Origin: null`` with a form even to its own site, and it could not be checked.
+`Strict-Transport-Security` is left out on purpose: it would apply to every port of the host.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HARMLESS: Final = frozenset({"GET", "HEAD"})
 
 
 class Guard:
-    """Around the whole application. ``hosts``: names that it is reached under, besides IP addresses."""
+    """Wraps the whole application. ``hosts``: the names under which browsers reach it, besides IP addresses."""
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str]) -> None:
         self._app = app
@@ -78,25 +78,25 @@ class Guard:
         host = headers.get("host", "")
         if not is_known_host(host, self._hosts):
             return PlainTextResponse(
-                f"The console is not known as {host[:200]!r}. Start it with --allowed-hosts {_name_of(host)[:200]!r} "
-                "if it should be.\n",
+                f"This console does not serve the host {host[:200]!r}. If it should, start it with "
+                f"--allowed-hosts {_name_of(host)[:200]!r}.\n",
                 421,
             )
         if method in _HARMLESS:
             return None
         if method != "POST":
-            return PlainTextResponse("Only GET and POST are understood here.\n", 405, {"allow": "GET, HEAD, POST"})
+            return PlainTextResponse("Only GET, HEAD and POST are allowed.\n", 405, {"allow": "GET, HEAD, POST"})
         if not is_same_site(headers, host):
             return PlainTextResponse("This form was sent by another site. Nothing was changed.\n", 403)
         length = headers.get("content-length", "")
         if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
-            return PlainTextResponse(f"A form has at most {MOST_BODY_BYTES:,} bytes, and says how many.\n", 413)
+            return PlainTextResponse(f"A form needs a Content-Length of at most {MOST_BODY_BYTES:,} bytes.\n", 413)
         return None
 
 
 def is_known_host(host: str, names: Collection[str]) -> bool:
-    """Whether the header ``Host`` names this console: by address, or by one of its names. An address cannot be made to
-    point elsewhere, as a name can."""
+    """Whether the header ``Host`` names this console: one of ``names``, or an IP address, which DNS rebinding cannot
+    use."""
     name = _name_of(host)
     if name in names:
         return True
@@ -108,8 +108,8 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
 
 
 def is_same_site(headers: Headers, host: str) -> bool:
-    """Whether a browser says that a page of this console sent the form. What is no browser says nothing: it has no
-    cookies of anybody's, either."""
+    """Whether a page of this console sent the form, according to the browser's headers. A client that is not a browser
+    sends none of them, and has nobody's cookies to abuse."""
     if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return False
     origin = headers.get("origin")

@@ -1,6 +1,7 @@
-"""How far groups were behind, for as long as somebody looked.
+"""Groups' lag over time, for as long as pages show it.
 
-Rule: a page that shows a group adds a sample; nothing samples when nobody looks. Bounded in groups and in samples.
+Rule: each rendering of a page that shows a group adds a sample; there is no background sampling. The number of groups
+and of samples is bounded.
 Pure. Thread-safe.
 """
 
@@ -16,14 +17,14 @@ from broker_runtime.contract.model import GroupOffset, TopicPartition
 
 _MOST_GROUPS: Final = 200
 _MOST_SAMPLES: Final = 900  # half an hour of samples, two seconds apart
-_LEAST_APART_S: Final = 0.9  # two tabs that look at one group take no more samples than one
+_LEAST_APART_S: Final = 0.9  # two tabs that show one group add no more samples than one
 _RATE_OVER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSample:
-    """A group at one time. ``lag``, ``committed``, ``end``: summed over its partitions whose leaders answered; the last
-    two are -1 where only the lag was asked for."""
+    """A group at one time. ``lag``, ``committed``, ``end``: summed over its partitions whose leaders answered. The last
+    two are -1 where they are not known."""
 
     at_s: float
     lag: int
@@ -33,8 +34,8 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Records per second, over the last half minute. ``catches_up_s``: when the lag is gone if that goes on; None: it
-    does not shrink."""
+    """Records per second, over the last half minute. ``catches_up_s``: seconds until the lag is gone at these rates;
+    None: it does not shrink."""
 
     produced: float
     consumed: float
@@ -59,13 +60,13 @@ class LagHistory:
                 self._samples.popitem(last=False)
 
     def of(self, group_id: str) -> list[LagSample]:
-        """What is known of a group."""
+        """The samples of a group, the oldest first."""
         with self._lock:
             return list(self._samples.get(group_id, ()))
 
 
 def sample_of(offsets: Mapping[TopicPartition, GroupOffset], at_s: float) -> LagSample:
-    """What is to be kept of a group's offsets."""
+    """A sample from a group's offsets."""
     known = [each for each in offsets.values() if each.lag >= 0]
     return LagSample(
         at_s=at_s,
@@ -76,14 +77,14 @@ def sample_of(offsets: Mapping[TopicPartition, GroupOffset], at_s: float) -> Lag
 
 
 def pace_of(samples: list[LagSample]) -> Pace | None:
-    """How fast a group is, and those who write; None: too little is known."""
+    """How fast a group consumes, and producers produce; None: there are too few samples."""
     known = [each for each in samples if each.end >= 0]
     if len(known) < 2:
         return None
     last = known[-1]
     first = next(each for each in known if last.at_s - each.at_s <= _RATE_OVER_S)
     seconds = last.at_s - first.at_s
-    if seconds < 1 or last.end < first.end:  # partitions that are not known now
+    if seconds < 1 or last.end < first.end:  # the ends of some partitions are not known now
         return None
     produced = (last.end - first.end) / seconds
     consumed = max(0.0, (last.committed - first.committed) / seconds)

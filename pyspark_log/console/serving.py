@@ -1,7 +1,7 @@
-"""Where the console listens, for whom, and the server that does it.
+"""Where the console listens, who may reach it, and its HTTP server.
 
-Rule: where nobody is asked who they are, everybody who reaches the port may do what the console may. So it then listens
-on this machine alone, unless somebody says that this is meant.
+Rule: without a login, everybody who reaches the port may do what the console may. So it then listens on loopback
+addresses only, unless the caller explicitly allows more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_log.console.connection import Entrance
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 500
 _LONGEST_REQUEST_S: Final = 60.0
-"""From a connection's opening, or its last answer, to the end of the next answer."""
+"""From a connection's opening, or the end of its last response, to the end of the next response."""
 _STARTING_LIMIT_S: Final = 10.0
 _STOPPING_LIMIT_S: Final = 3
 
@@ -47,10 +47,10 @@ class ConsoleServer:
         keyfile: Path | None = None,
     ) -> None:
         """``settings``: of a client, by dotted name. ``port`` 0: a free one. Raises `PortInUseError`, and
-        `InvalidConfigError` for what must not be served there."""
+        `InvalidConfigError` for a combination that `check_listening` refuses."""
         entrance = Entrance(settings)
         if (certfile is None) != (keyfile is None):
-            raise InvalidConfigError("--ssl-certfile and --ssl-keyfile belong together: give both, or none")
+            raise InvalidConfigError("--ssl-certfile and --ssl-keyfile give both or neither")
         is_encrypted = certfile is not None
         check_listening(host, has_login=entrance.has_login, is_encrypted=is_encrypted, allow_anyone=allow_anyone)
         self._socket = _listening(host, port)
@@ -104,8 +104,8 @@ class ConsoleServer:
 
 
 class _BoundedProtocol(H11Protocol):
-    """Cuts off who takes too long to send a request or to read its answer. Uvicorn waits for them forever: browsers
-    that open connections in advance and then fall asleep would take all `_MOST_CONNECTIONS` in time."""
+    """Closes a connection that takes too long to send a request or to read its response. Uvicorn waits forever:
+    browsers that open connections in advance and then sleep would take all `_MOST_CONNECTIONS` in time."""
 
     _ending: asyncio.TimerHandle | None = None
 
@@ -142,13 +142,13 @@ def check_listening(host: str, *, has_login: bool, is_encrypted: bool, allow_any
         return
     if not has_login:
         raise InvalidConfigError(
-            f"--host {host}: these brokers ask users for no password, so whoever reaches that address could do "
-            "all that the console may. Listen on 127.0.0.1, or add --allow-anyone if that is meant"
+            f"--host {host}: these brokers ask users for no password, so anybody who reaches that address could "
+            "do all that the console may. Listen on 127.0.0.1, or add --allow-anyone if that is intended"
         )
     if not is_encrypted:
         raise InvalidConfigError(
-            f"--host {host}: passwords would go over the network as they are. Give --ssl-certfile and --ssl-keyfile, "
-            "or add --allow-anyone if something in front of the console encrypts"
+            f"--host {host}: passwords would cross the network in clear text. Give --ssl-certfile and --ssl-keyfile, "
+            "or add --allow-anyone if a proxy in front of the console terminates TLS"
         )
 
 
@@ -171,8 +171,6 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if isinstance(error, socket.gaierror):
-            raise InvalidConfigError(f"--host {host}: is no address of this machine: {error.strerror}") from None
-        raise PortInUseError(
-            f"{host}:{port} cannot be listened on ({error.strerror}). 0 stands for a free port"
-        ) from None
+            raise InvalidConfigError(f"--host {host}: is not an address of this machine: {error.strerror}") from None
+        raise PortInUseError(f"cannot listen on {host}:{port} ({error.strerror}). Port 0 means a free one") from None
     return listener

@@ -1,11 +1,11 @@
-"""Who is logged in, and who tries to.
+"""Login sessions, and limits on attempts to log in.
 
     cookie      256 random bits; a new one at each login, so that nobody can be given one beforehand
     CSRF token  HMAC of the cookie's value under a key of this process: nothing has to be kept for it
-    session     a cookie's value and the user's connection; ends when it idles, when its token does, and at logout
+    session     a cookie's value and the user's connection; ends when it is idle too long, with its token, and at logout
 
-Rule: everything is bounded. When there are too many sessions, of one user or of all, the one that has idled longest
-ends: a user who logs in again and again logs nobody else out. Pure: the clock is given, nothing blocks. Thread-safe.
+Rule: everything is bounded. When there are too many sessions of one user, or in all, the one that has been idle longest
+ends: a user who logs in again and again does not log out others. Pure: the clock is given, nothing blocks. Thread-safe.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Final, Generic, Protocol, TypeVar
 from broker_runtime.contract.waiting import CLOCK, Clock
 
 LONGEST_S: Final = 8 * 3_600.0
-"""How long a session may last; the life of its token."""
+"""How long a session may last; also the lifetime of its token."""
 IDLE_S: Final = 1_800.0
-"""How long it lasts without a request by hand: pages that renew themselves do not count."""
+"""How long a session lasts without a request of the user; pages that refresh themselves do not count."""
 _MOST_SESSIONS: Final = 200
 _MOST_OF_USER: Final = 10
 _MOST_NOTICES: Final = 1_000
@@ -38,7 +38,7 @@ _ID_CHARS: Final = 43
 
 
 class Closable(Protocol):
-    """What a session has open."""
+    """A session's resource."""
 
     def close(self) -> None:
         """Ends it. May be called again."""
@@ -84,7 +84,7 @@ class Sessions(Generic[_C]):
         return cookie
 
     def find(self, cookie: str, *, by_hand: bool = True) -> Session[_C] | None:
-        """The session, if there is one; ``by_hand`` begins its idle time anew."""
+        """The session, if there is one. ``by_hand``: a request of the user, which restarts the idle timeout."""
         now_s = self._clock.now_s()
         with self._lock:
             ended = self._ended(now_s)
@@ -115,22 +115,22 @@ class Sessions(Generic[_C]):
     # --- what belongs to a cookie, with a session or without ----------------------------------------------------
 
     def csrf_token(self, cookie: str) -> str:
-        """What a form of that browser carries."""
+        """The CSRF token that forms of this browser carry."""
         return hmac.new(self._key, cookie.encode(), hashlib.sha256).hexdigest()
 
     def is_csrf_token(self, cookie: str, given: str) -> bool:
-        """Whether a form came from a page that this browser was given."""
+        """Whether ``given`` is the CSRF token of this cookie."""
         return hmac.compare_digest(self.csrf_token(cookie).encode(), given.encode())
 
     def leave_notice(self, cookie: str, text: str) -> None:
-        """To be shown once, on the browser's next page."""
+        """Leaves a notice for the browser's next page, which shows it once."""
         with self._lock:
             self._notices[cookie] = text
             while len(self._notices) > _MOST_NOTICES:
                 self._notices.popitem(last=False)
 
     def take_notice(self, cookie: str) -> str | None:
-        """What was left for it."""
+        """The notice that was left, if any, and forgets it."""
         with self._lock:
             return self._notices.pop(cookie, None)
 
@@ -155,8 +155,8 @@ def is_cookie(value: str) -> bool:
 
 @dataclass(slots=True)
 class Attempts:
-    """Attempts to log in: few at once, and few failures in a minute from one address, fewer for one user there. Others
-    cannot shut a user out, who comes from elsewhere."""
+    """Limits attempts to log in: how many run at once, and how many fail in a minute from one address and for one user
+    from one address. So nobody can lock out a user who logs in from another address."""
 
     clock: Clock = CLOCK
     _failures: OrderedDict[tuple[str, ...], deque[float]] = field(default_factory=OrderedDict)
@@ -164,13 +164,13 @@ class Attempts:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wait_s(self, user: str, address: str) -> float:
-        """How long there may be no attempt; 0: now."""
+        """Seconds until the next attempt is allowed; 0: now."""
         now_s = self.clock.now_s()
         with self._lock:
             return max(self._wait_s(name, most, now_s) for name, most in _names(user, address))
 
     def run(self, attempt: Callable[[], _T], user: str, address: str, *, is_failure: type[Exception]) -> _T | None:
-        """The attempt's outcome; None: too many are under way. An ``is_failure`` that it raises counts."""
+        """The attempt's result; None: too many are under way. An ``is_failure`` that it raises counts."""
         with self._lock:
             if self._running >= _MOST_ATTEMPTS_AT_ONCE:
                 return None

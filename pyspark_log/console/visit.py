@@ -1,8 +1,8 @@
-"""What a page is given, and what it answers.
+"""What a page is given, and what it returns.
 
-Rule: plain values, so that a page is tested by calling it. A page that only shows is a function of a `Visit` to a
-`Page`; one that changes something returns where to go then (`Done`), or raises, and the page it came from is shown
-again with the error and what was typed.
+Rule: plain values, so that a test can call a page. A view is a function from a `Visit` to a `Page`. An act changes
+something and returns where to redirect to (`Done`), or raises: then the page with the form is shown again, with the
+error and what was typed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A request for a page. ``parts``: of its path. ``query``, ``form``: the last value of each name; ``lists``: all
-    values of the form's. ``error``: what the form named ``failed`` was refused with; ``outcome``: what of
-    it was done all the same."""
+    """A request for a page. ``parts``: the path's parameters. ``query``, ``form``: the last value of each name;
+    ``lists``: all values of each name of the form. ``failed``: the action whose form is shown again, with its ``error``
+    and its ``outcome`` (whether it was done)."""
 
     connection: Connection
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -36,18 +36,18 @@ class Visit:
     outcome: str = ""
 
     def refused(self, action: str, error: str, outcome: str) -> Visit:
-        """The same, for the page that is shown again."""
+        """The same request, for the page that is shown again."""
         return replace(self, failed=action, error=error, outcome=outcome)
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
-        """A number of the query. Raises `OptionError`."""
+        """A number in the query string. Raises `OptionError`."""
         return number_of(self.query.get(name, ""), name, default, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A template and what is in it. ``title`` is the page's only heading of the first level; ``every_s``: how often it
-    renews what is live, 0: nothing is."""
+    """A template and its values. ``title``: the page's only ``h1``. ``every_s``: how often its live part is refreshed;
+    0: never."""
 
     template: str
     title: str
@@ -59,7 +59,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Something was changed: where to go, and what to say there."""
+    """Something was changed: where to redirect to, and the notice to show there."""
 
     path: str
     notice: str
@@ -70,25 +70,25 @@ Act = Callable[[Visit], Done]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What was asked beside the main thing: ``value`` None where it could not be had, with the reason in ``why``."""
+class Answer:
+    """An answer that a page can do without. ``value`` None: there is none, for the reason in ``why``."""
 
     value: Any
     why: str = ""
 
 
-def ask(question: Callable[[], _T]) -> Told:
-    """An answer without which the page is still worth showing: the user may not know it, or nobody answers."""
+def ask(question: Callable[[], _T]) -> Answer:
+    """Asks for something that the page can do without: the user may not be allowed to see it, or no broker answers."""
     try:
-        return Told(value=question())
+        return Answer(value=question())
     except AuthorizationError:
-        return Told(value=None, why="You may not see this.")
+        return Answer(value=None, why="You may not see this.")
     except PylogError as error:
-        return Told(value=None, why=error.message)
+        return Answer(value=None, why=error.message)
 
 
 def number_of(text: str, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
-    """A number that somebody typed. Raises `OptionError`."""
+    """A number that the user typed. Raises `OptionError`."""
     text = text.strip().replace(",", "")
     if not text:
         return default
@@ -98,7 +98,7 @@ def number_of(text: str, name: str, default: int, *, least: int = 0, most: int =
 
 
 def whole(name: str, text: str) -> int:
-    """A number that has to be given. Raises `OptionError`."""
+    """A required number. Raises `OptionError`."""
     if not text.strip():
         raise OptionError(f"{name}: must be given")
     return number_of(text, name, 0)
@@ -106,7 +106,7 @@ def whole(name: str, text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """A part of a long table. ``number``: which, from 1."""
+    """One page of a long table. ``number``: from 1."""
 
     rows: list[Any]
     number: int
@@ -115,7 +115,7 @@ class Portion:
 
 
 def portion(rows: list[Any], number: int, size: int = 50) -> Portion:
-    """The part with that number; the last one where there are fewer."""
+    """Page ``number`` of ``rows``, or the last page if there are fewer."""
     pages = max(1, -(-len(rows) // size))
     number = min(max(1, number), pages)
     return Portion(rows=rows[(number - 1) * size : number * size], number=number, pages=pages, total=len(rows))

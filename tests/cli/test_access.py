@@ -144,7 +144,7 @@ def test_secret_is_never_an_argument(run_pylog: Pylog, name: str) -> None:
 
 def test_quotas_are_set_listed_and_removed(as_: As) -> None:
     """Sizes have units; limits that are not named stay; what is wrong is said before anything is changed."""
-    assert as_("root", "quota", "list").stderr == "No quotas: every client may take what there is.\n"
+    assert as_("root", "quota", "list").stderr == "There are no quotas.\n"
     set_ = as_("root", "quota", "set", "--user", "alice", "--default-client-id", "producer_byte_rate=10MB")
     assert set_.stderr == "Limited user alice, client id <default> to producer_byte_rate=10000000.\n"
     as_("root", "quota", "set", "--default-user", "request_percentage=12.5%", "max_connections=20")
@@ -155,7 +155,7 @@ def test_quotas_are_set_listed_and_removed(as_: As) -> None:
         {"user": "alice", "client_id": "<default>", "producer_byte_rate": 10_000_000},
     ]
     for arguments, status, said in (
-        (("set", "max_connections=5"), 2, "name whose it is: --user, --client-id, --default-user, --default-client-id"),
+        (("set", "max_connections=5"), 2, "give --user, --client-id, --default-user or --default-client-id"),
         (("set", "--user", "a", "--default-user", "max_connections=5"), 2, "give either --user or --default-user"),
         (("set", "--user", "a", "bytes=5"), 2, "'bytes': must be one of producer_byte_rate, consumer_byte_rate"),
         (("set", "--user", "a", "producer_byte_rate=fast"), 2, "producer_byte_rate=fast: must be a number of bytes"),
@@ -167,7 +167,7 @@ def test_quotas_are_set_listed_and_removed(as_: As) -> None:
     ):
         assert said in as_("root", "quota", *arguments, status=status).stderr
     removed = as_("root", "quota", "delete", "--default-user", "request_percentage")
-    assert removed.stderr == "Removed request_percentage of user <default>.\n"
+    assert removed.stderr == "Removed request_percentage from user <default>.\n"
     as_("root", "quota", "delete", "--default-user")
     as_("root", "quota", "delete", "--user", "alice", "--default-client-id")
     assert json.loads(as_("root", "quota", "list", "-o", "json").stdout) == []

@@ -189,9 +189,9 @@ def test_lagging_group_is_found_and_mended(visit: Visit, cluster: LocalCluster) 
     """From the overview to the cause, to a reset whose consequences were shown first."""
     with visit() as page:
         page.get_by_role("link", name="mended", exact=True).click()
-        expect(page.locator(".diagnosis")).to_contain_text(f"Nobody reads, and {RECORDS} records wait")
+        expect(page.locator(".diagnosis")).to_contain_text(f"no members and a lag of {RECORDS} records")
         page.get_by_role("link", name="Reset offsets").click()
-        page.get_by_label("Go on from").fill("latest")
+        page.get_by_label("Reset to").fill("latest")
         page.get_by_role("button", name="Show what changes").click()
         expect(page.get_by_role("row", name="flights:0")).to_contain_text("skips")
         page.get_by_role("button", name="Reset 2 partitions").click()
@@ -215,7 +215,7 @@ def test_reset_waits_for_members(visit: Visit, cluster: LocalCluster) -> None:
         with visit("/groups/busy") as page:
             expect(page.get_by_role("table").filter(has_text="the-reader").first).to_be_visible()
             page.get_by_role("link", name="Reset offsets").click()
-            page.get_by_label("Go on from").fill("latest")
+            page.get_by_label("Reset to").fill("latest")
             page.get_by_role("button", name="Show what changes").click()
             expect(page.get_by_role("button", name="Reset 1 partition")).to_be_disabled()
             page.get_by_role("link", name="busy").click()
@@ -295,7 +295,7 @@ def test_topic_is_made_changed_and_deleted(visit: Visit, cluster: LocalCluster) 
         page.get_by_label("Names and types").fill("note string")
         page.get_by_role("button", name="Add columns").click()
         expect(page.locator(".notice")).to_contain_text("Added note.")
-        page.get_by_label("Partitions in all").fill("3")
+        page.get_by_label("Total partitions").fill("3")
         page.get_by_role("button", name="Add partitions").click()
         expect(page.locator(".notice")).to_contain_text("has 3 partitions now")
         with Admin(cluster.bootstrap_servers) as admin:
@@ -321,7 +321,7 @@ def test_partition_is_moved_and_its_leader_elected(visit: Visit, cluster: LocalC
             start.get_by_label("Brokers").fill(",".join(map(str, wanted)))
             start.get_by_role("button").click()
             expect(page.locator(".notice")).to_contain_text("Moving plain:0")
-            expect(page.locator("#live")).to_contain_text("Nothing is being moved.")
+            expect(page.locator("#live")).to_contain_text("No partition is being moved.")
             page.get_by_role("button", name="Elect").click()
             expect(page.locator(".notice")).to_contain_text("lect")
         moved = admin.describe_topic("plain").partitions[0]
@@ -373,7 +373,7 @@ def test_theme_is_chosen_and_kept(visit: Visit) -> None:
 def test_console_works_without_scripts(visit: Visit, cluster: LocalCluster) -> None:
     """Pages and forms need none."""
     with visit("/groups/behind/reset", java_script_enabled=False) as page:
-        page.get_by_label("Go on from").fill("5")
+        page.get_by_label("Reset to").fill("5")
         page.get_by_role("button", name="Show what changes").click()
         page.get_by_role("button", name="Reset 2 partitions").click()
         expect(page.locator(".notice")).to_contain_text("Reset 2 partitions")

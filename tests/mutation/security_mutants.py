@@ -165,7 +165,7 @@ SECURITY: Final = (
     Mutant(
         name="new_stream_owes_nothing",
         file="broker_runtime/security/quotas.py",
-        old="                self._owe(limit, rate, _ms(self._quotas.clock))\n",
+        old="                self._note_debt(limit, rate, _ms(self._quotas.clock))\n",
         new="                pass\n",
         breaks="Nobody escapes a quota by another stream.",
         tests=_QUOTAS,

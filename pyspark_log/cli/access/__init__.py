@@ -1,4 +1,4 @@
-"""Who may come in, what they may do, and how much of it.
+"""Users, what they may do, and how much they may take.
 
 user   `pylog user`: passwords
 acl    `pylog acl`: who may do what

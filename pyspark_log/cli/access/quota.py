@@ -17,10 +17,10 @@ from pyspark_log.cli.output import Column, OutputFormat, print_rows
 if TYPE_CHECKING:
     from broker_runtime.contract.quotas import QuotaEntity
 
-_USER = typer.Option("--user", metavar="USER", help="Of a user; without User:.", show_default=False)
-_CLIENT_ID = typer.Option("--client-id", metavar="ID", help="Of a client id.", show_default=False)
-_DEFAULT_USER = typer.Option("--default-user", help="Of each user without a quota of its own.")
-_DEFAULT_CLIENT_ID = typer.Option("--default-client-id", help="Of each client id without a quota of its own.")
+_USER = typer.Option("--user", metavar="USER", help="The user: a principal without User:.", show_default=False)
+_CLIENT_ID = typer.Option("--client-id", metavar="ID", help="The client id.", show_default=False)
+_DEFAULT_USER = typer.Option("--default-user", help="Every user without a quota of its own.")
+_DEFAULT_CLIENT_ID = typer.Option("--default-client-id", help="Every client id without a quota of its own.")
 _LIMITS = typer.Argument(
     help="producer_byte_rate (10MB), consumer_byte_rate, request_percentage (50), max_connections.",
     metavar="NAME=VALUE...",
@@ -52,7 +52,7 @@ def list_quotas(invocation: Invocation) -> None:
     with invocation.admin() as admin:
         quotas = admin.describe_quotas()
     if not quotas and invocation.output in _TABLES:
-        invocation.say("No quotas: every client may take what there is.")
+        invocation.say("There are no quotas.")
         return
     rows: list[dict[str, Any]] = []
     for quota in quotas:
@@ -70,9 +70,10 @@ def set_quota(
     default_user: Annotated[bool, _DEFAULT_USER] = False,
     default_client_id: Annotated[bool, _DEFAULT_CLIENT_ID] = False,
 ) -> None:
-    """Limit what a user, a client id, or both together may take of each broker. In force within a second.
+    """Limit what a user, a client id, or a pair of both may take of each broker.
 
-    `pylog quota set --user bob producer_byte_rate=10MB request_percentage=50`. Over a limit clients are slowed.
+    `pylog quota set --user bob producer_byte_rate=10MB request_percentage=50`. Clients over a limit are throttled.
+    A change takes effect within a second.
     """
     from broker_runtime.contract.quotas import LIMITS
 
@@ -94,7 +95,7 @@ def delete(
     default_user: Annotated[bool, _DEFAULT_USER] = False,
     default_client_id: Annotated[bool, _DEFAULT_CLIENT_ID] = False,
 ) -> None:
-    """Remove limits of a user, a client id, or both together."""
+    """Remove limits of a user, a client id, or a pair of both."""
     from broker_runtime.contract.quotas import LIMITS
 
     entity = _entity(user, client_id, default_user=default_user, default_client_id=default_client_id)
@@ -107,9 +108,9 @@ def delete(
         if missing := [name for name in names or () if name not in found]:
             raise _not_found(f"{entity} has no {missing[0]}")
         if not found:
-            raise _not_found(f"{entity} has no quota")
+            raise _not_found(f"{entity} has no quotas")
         admin.alter_quotas({entity: dict.fromkeys(names or found)})
-    invocation.say(f"Removed {', '.join(names or found)} of {entity}.")
+    invocation.say(f"Removed {', '.join(names or found)} from {entity}.")
 
 
 def _entity(user: str | None, client_id: str | None, *, default_user: bool, default_client_id: bool) -> QuotaEntity:
@@ -121,7 +122,7 @@ def _entity(user: str | None, client_id: str | None, *, default_user: bool, defa
         raise usage_error("give either --client-id or --default-client-id")
     named = DEFAULT if default_user else user, DEFAULT if default_client_id else client_id
     if named == (None, None):
-        raise usage_error("name whose it is: --user, --client-id, --default-user, --default-client-id")
+        raise usage_error("give --user, --client-id, --default-user or --default-client-id")
     if "" in named:
         raise usage_error("--user and --client-id must not be empty")
     return QuotaEntity(user=named[0], client_id=named[1])
@@ -140,5 +141,5 @@ def _limit(name: str, text: str) -> float:
 
 
 def _not_found(what: str) -> typer.Exit:
-    say_error(f"[RESOURCE_NOT_FOUND] {what}. List those there are: pylog quota list")
+    say_error(f"[RESOURCE_NOT_FOUND] {what}. To list the existing ones: pylog quota list")
     return typer.Exit(NOT_FOUND)

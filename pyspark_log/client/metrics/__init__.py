@@ -1,7 +1,7 @@
-"""What clients count, in a registry of ``prometheus_client``: ``Producer(metrics=…)``, ``Consumer(metrics=…)``.
+"""Clients' metrics, in a registry of ``prometheus_client``: ``Producer(metrics=…)``, ``Consumer(metrics=…)``.
 
-Rule: nothing imports this package but a client that was given a registry.
+Rule: only a client that was given a registry imports this package.
 
-    table    which metrics there are
-    counts   what happened and how things are, by `pyspark_log.client.meters`
+    table    the definitions of all metrics
+    counts   implements `pyspark_log.client.meters`: counters, histograms and gauges
 """

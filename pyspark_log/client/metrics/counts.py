@@ -1,9 +1,9 @@
-"""Clients' counts, as Prometheus takes them.
+"""Clients' counters, histograms and gauges in a Prometheus registry.
 
-Rule: a count costs about a microsecond. Clients that share a registry share its metrics, which are made for the first
-of them; those with the same ``client.id`` also share its series, where counts and bytes add up, and the largest lag
-counts. Series stay when a client is closed, or the last count before a scrape would be lost; only what says how things
-are now goes with it.
+Rule: a count costs about a microsecond. Clients that share a registry share its metrics, which the first of them
+registers. Clients with the same ``client.id`` also share series: counters and buffered bytes are added up, and the
+largest lag is reported. When a client is closed its counters and histograms stay, because the last counts before a
+scrape would be lost otherwise; its gauges go.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _GAUGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "producer_buffer_bytes": sum,
     "consumer_max_lag_records": max,
 }
-"""How the values of several clients with one ``client.id`` become one."""
+"""How each gauge combines the values of clients with the same ``client.id``."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class _Watched:
-    """What one client says of itself now; None: nothing."""
+    """One client's value of a gauge; ``look`` returns None if it is not known."""
 
     metric: str
     client_id: str
@@ -81,7 +81,7 @@ class _Families:
 
 _lock = threading.Lock()
 _families: WeakValueDictionary[int, _Families] = WeakValueDictionary()
-"""By the id of the registry, which lives as long as its families do."""
+"""By the ``id()`` of the registry, which lives as long as its families do."""
 
 
 def _unlock() -> None:
@@ -104,7 +104,7 @@ def _families_of(registry: CollectorRegistry) -> _Families:
 
 
 class ProducerCounts(ProducerMeters):
-    """Counts into ``registry``. Raises `InvalidConfigError` if it is none."""
+    """Counts into ``registry``. Raises `InvalidConfigError` if that is not a `CollectorRegistry`."""
 
     def __init__(self, registry: CollectorRegistry, client_id: str) -> None:
         self._families = _families_of(registry)

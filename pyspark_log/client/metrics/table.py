@@ -1,7 +1,7 @@
-"""THE list of clients' metrics: each is defined once, here, and ``docs/`` generates the reference of it.
+"""THE list of clients' metrics: each is defined once, here, and ``docs/`` generates the reference from it.
 
-Rule: names follow Prometheus: base units, and ``_total`` is added to what only grows. Each label has a bounded number
-of values: the clients' own ids, the topics that they have used, and codes of errors.
+Rule: names follow Prometheus: base units, and ``_total`` for counters. Each label has a bounded number of values:
+client ids, topics that the client has used, and error codes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 @dataclass(frozen=True, slots=True)
 class Definition:
     """One metric. ``name``: without `PREFIX`, and a counter's without ``_total``. ``labels``: besides ``client_id``.
-    ``kafka``: what Kafka's clients call it; empty where they have nothing like it."""
+    ``kafka``: its name in Kafka's clients; empty if they have none."""
 
     name: str
     kind: Kind
@@ -56,41 +56,41 @@ def _all(*definitions: Definition) -> dict[str, Definition]:
 # fmt: off
 METRICS: Final[Mapping[str, Definition]] = _all(
     Definition("producer_records", "counter", ("topic",),
-        "Records that were acknowledged (acks=0: written).", "record-send-total"),
-    Definition("producer_bytes", "counter", ("topic",), "Bytes of their batches, as sent.", "byte-total"),
+        "Records that were acknowledged (with acks=0: written to the stream).", "record-send-total"),
+    Definition("producer_bytes", "counter", ("topic",), "Bytes of acknowledged batches, as sent.", "byte-total"),
     Definition("producer_batches", "counter", ("topic",),
-        "Their batches.", "batch-size-avg = bytes / batches, records-per-request-avg = records / batches"),
+        "Acknowledged batches.", "batch-size-avg = bytes / batches, records-per-request-avg = records / batches"),
     Definition("producer_acknowledgement_seconds", "histogram", (),
-        "Of a batch: from the sending of its first record to the acknowledgement, linger.ms included.",
+        "Time from the send of a batch's first record to the batch's acknowledgement, linger.ms included.",
         "record-queue-time-avg and request-latency-avg together"),
     Definition("producer_record_errors", "counter", ("topic", "code"),
-        "Records that were taken and have failed for good.", "record-error-total"),
+        "Records that send accepted and that have failed for good.", "record-error-total"),
     Definition("producer_record_retries", "counter", ("topic",),
-        "Records of batches that came back unacknowledged, to be sent again.", "record-retry-total"),
+        "Records of batches that were not acknowledged and are sent again.", "record-retry-total"),
     Definition("producer_buffer_bytes", "gauge", (),
-        "Bytes of buffer.memory that hold what is not acknowledged yet.",
+        "Bytes of buffer.memory in use by records that are not acknowledged yet.",
         "buffer-total-bytes less buffer-available-bytes"),
     Definition("producer_throttle_seconds", "counter", (),
-        "How long brokers took nothing of a stream, because the client was over a quota.", "produce-throttle-time-avg"),
+        "How long brokers throttled the producer's streams because it was over a quota.", "produce-throttle-time-avg"),
     Definition("consumer_records", "counter", ("topic",),
         "Records that were fetched and decoded for the caller.", "records-consumed-total"),
-    Definition("consumer_bytes", "counter", ("topic",), "Bytes of the frames that were fetched for it.",
+    Definition("consumer_bytes", "counter", ("topic",), "Bytes of the frames with these records.",
         "bytes-consumed-total"),
     Definition("consumer_fetch_seconds", "histogram", (),
-        "From a fetch request to its answer, the broker's wait for records and for quotas included.",
+        "Time from a fetch request to its response, including the broker's wait for records and for quotas.",
         "fetch-latency-avg"),
     Definition("consumer_max_lag_records", "gauge", (),
-        "Offsets between the position and the end, as last answered, of the partition with most of them.",
+        "Lag of the partition with the largest lag: end offset in the last response less the position.",
         "records-lag-max"),
-    Definition("consumer_polls", "counter", (), "How often the caller asked for records.",
+    Definition("consumer_polls", "counter", (), "How often the caller polled.",
         "time-between-poll-avg = time / polls"),
-    Definition("consumer_rebalances", "counter", (), "How often the group gave the member another share.",
+    Definition("consumer_rebalances", "counter", (), "How often the member got a new assignment.",
         "rebalance-total"),
-    Definition("consumer_commit_seconds", "histogram", (), "From a commit to its answer, refusals included.",
+    Definition("consumer_commit_seconds", "histogram", (), "Time from a commit to its response, also of failed ones.",
         "commit-latency-avg, commit-total"),
     Definition("consumer_commit_errors", "counter", ("code",), "Commits that failed.", ""),
     Definition("consumer_throttle_seconds", "counter", (),
-        "How long brokers answered nothing on a stream, because the client was over a quota.",
+        "How long brokers throttled the consumer's streams because it was over a quota.",
         "fetch-throttle-time-avg"),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""Consumer groups: who is behind, how that goes on, and setting a group to another place."""
+"""Consumer groups: their lag and its causes, and resetting a group's offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_TIMES: Final = 20  # each is a frame that a broker reads, again and again 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """A group in the list. ``lag`` None: nobody told. ``spark``: the points of a small chart of its lag."""
+    """A group in the list. ``lag`` None: not known. ``spark``: the points of a small chart of its lag."""
 
     listing: GroupListing
     lag: int | None
@@ -34,11 +34,11 @@ class GroupRow:
 
     @property
     def state(self) -> str:
-        """One of the words that `state.html` knows."""
+        """One of the states in ``macros.html``."""
         if self.listing.coordinator is None:
             return "no-coordinator"
         if self.lag and not self.listing.members:
-            return "nobody-reads"
+            return "no-members"
         return self.listing.state
 
 
@@ -67,7 +67,7 @@ def groups(visit: Visit) -> Page:
     """All groups, the furthest behind first."""
     admin, history = visit.connection.admin, visit.connection.lag
     listed = admin.list_groups()
-    told = ask(lambda: visit.connection.memory.ask("lags", admin.list_group_lags))
+    told = ask(lambda: visit.connection.answers.ask("lags", admin.list_group_lags))
     lags: dict[str, GroupLag] = {each.group_id: each for each in (told.value or ((), 0))[0]}
     now_s = time.time()
     for name, each in lags.items():
@@ -184,60 +184,58 @@ def _partition_lags(
 
 
 def findings(described: GroupDescription, rows: list[PartitionLag], pace: Pace | None) -> list[str]:
-    """What a person who knows such groups would say about this one, the cause first."""
+    """The diagnosis in sentences, the cause first."""
     lags = {row.at: row.offset.lag for row in rows if row.offset is not None and row.offset.lag > 0}
     lag, members = sum(lags.values()), described.members
     found: list[str] = []
     if described.coordinator is None:
-        found.append("No broker coordinates the group now: its members cannot commit.")
+        found.append("The group has no coordinator, so its members cannot commit.")
     if lag and not members:
         found.append(
-            f"Nobody reads, and {formats.counted(lag, 'record')} wait. Start its consumers; or, if these need not be "
-            "read, reset the group to the end."
+            f"The group has no members and a lag of {formats.counted(lag, 'record')}. Start its consumers, or reset "
+            "the group to the end if these records need not be read."
         )
     if members and described.state == "assigning":
-        found.append("Partitions are being handed over: the lag may fall again when that is done.")
+        found.append("The group is rebalancing: the lag may fall when that is done.")
     quiet = [each for each in members if each.heard_ms_ago * 2 > each.session_timeout_ms]
     for each in quiet[:3]:
         heard, ends = formats.duration(each.heard_ms_ago / 1000), formats.duration(each.session_timeout_ms / 1000)
         found.append(
-            f"{each.client_id or each.member_id} on {each.host} was last heard of {heard} ago. After {ends} its "
-            "partitions go to others."
+            f"{each.client_id or each.member_id} on {each.host} sent its last heartbeat {heard} ago. After "
+            f"{ends} its partitions are assigned to other members."
         )
     orphans = [row.at for row in rows if members and row.at in lags and not row.member]
     if orphans:
-        found.append(f"{_named(orphans)} {'is' if len(orphans) == 1 else 'are'} held by no member.")
+        found.append(f"{_named(orphans)} {'is' if len(orphans) == 1 else 'are'} not assigned to any member.")
     worst = max(lags, key=lambda at: lags[at], default=None)
     if worst is not None and len(rows) > 1 and lags[worst] * 2 > lag:
         holder = next((row.member for row in rows if row.at == worst), "")
         share = round(100 * lags[worst] / lag)
         found.append(
             f"{share} % of the lag is in {worst.topic}:{worst.partition}"
-            + (f", which {holder} holds." if holder else ".")
+            + (f", which is assigned to {holder}." if holder else ".")
         )
     if members and lag and pace is not None:
         found.append(_about_pace(pace, lag, len(members), len(rows)))
     if not found:
-        found.append(
-            "The group keeps up." if not lag else "It is behind; in a few seconds it shows whether it catches up."
-        )
+        found.append("The group keeps up." if not lag else "The group is behind. Its trend will show in a few seconds.")
     return found
 
 
 def _about_pace(pace: Pace, lag: int, members: int, partitions: int) -> str:
     if pace.catches_up_s is not None:
-        return f"It catches up: at this pace the lag is gone in about {formats.duration(pace.catches_up_s)}."
+        return f"The group is catching up: at this rate the lag is gone in about {formats.duration(pace.catches_up_s)}."
     if not pace.consumed:
-        return "Its members have committed nothing for a while: look at their logs."
+        return "Its members have not committed anything for a while: check their logs."
     if pace.produced > pace.consumed:
         remedy = (
-            f"It has {formats.counted(members, 'member')} for {formats.counted(partitions, 'partition')}: more of them "
-            "help."
+            f"It has {formats.counted(members, 'member')} for {formats.counted(partitions, 'partition')}: add members."
             if members < partitions
-            else "There is a member for each partition: make each faster, or add partitions."
+            else "There is already a member for each partition: make the members faster, or add partitions."
         )
-        return f"It reads {formats.rate(pace.consumed)} while {formats.rate(pace.produced)} are written. {remedy}"
-    return f"The lag of {formats.counted(lag, 'record')} does not shrink."
+        consumed, produced = formats.rate(pace.consumed), formats.rate(pace.produced)
+        return f"The group consumes {consumed} while {produced} are produced. {remedy}"
+    return f"The lag of {formats.counted(lag, 'record')} is not shrinking."
 
 
 def _named(partitions: list[TopicPartition]) -> str:
@@ -246,7 +244,7 @@ def _named(partitions: list[TopicPartition]) -> str:
 
 
 def reset_form(visit: Visit) -> Page:
-    """Where a group is to go on, and what that would change."""
+    """The form for a reset, and a preview of its changes."""
     group_id = visit.parts["group"]
     admin = visit.connection.admin
     offsets = admin.list_group_offsets(group_id)
@@ -288,7 +286,7 @@ def apply_reset(visit: Visit) -> Done:
             raise OptionError(f"offset: {text[:80]!r} must be TOPIC:PARTITION:OFFSET")
         new[TopicPartition(topic, int(partition))] = int(offset)
     if not new:
-        raise OptionError("nothing would be changed: choose where the group is to go on, and look at what that changes")
+        raise OptionError("there is nothing to change: choose where to reset the group to, and preview the changes")
     admin = visit.connection.admin
     try:
         members = admin.describe_group(group_id).members
@@ -311,9 +309,10 @@ def _changes(visit: Visit, group_id: str, text: str, topics: str) -> tuple[list[
     if isinstance(target, Shift) and not old:
         raise OptionError(f"group {group_id!r} has no offsets to add to or subtract from: begin with earliest")
     partitions = partitions_of(admin, named)
+    wanted = resolve(admin, target, partitions, old)  # before the ends: the logs may grow in between
     starts = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "earliest")).items()}
     ends = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
-    new, messages = within_log(resolve(admin, target, partitions, old), starts, ends)
+    new, messages = within_log(wanted, starts, ends)
     found = [Change(at=at, old=old.get(at), new=new[at], start=starts[at], end=ends[at]) for at in sorted(new)]
     return found, messages
 

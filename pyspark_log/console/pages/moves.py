@@ -19,7 +19,7 @@ _MOST_NAMED: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRow:
-    """A partition that is being moved. ``done``: percent of what was left when somebody first looked; None: unknown."""
+    """A partition that is being moved. ``done``: percent of what was left when first shown; None: unknown."""
 
     at: TopicPartition
     move: Reassignment
@@ -27,7 +27,7 @@ class MoveRow:
 
 
 def moves(visit: Visit) -> Page:
-    """What moves, what is not led by its preferred replica, and the forms."""
+    """Running moves, partitions not led by their preferred replica, and the forms."""
     admin = visit.connection.admin
     running = admin.list_reassignments()
     described = admin.describe_topics()
@@ -73,7 +73,7 @@ def start(visit: Visit) -> Done:
     at = parse_partition(visit.form.get("partition", "").strip())
     replicas = [part.strip() for part in visit.form.get("replicas", "").split(",")]
     if not all(is_number(each) and int(each) < 2**31 for each in replicas):
-        raise OptionError("brokers: must be ids separated by commas, the preferred leader first, for example 2,3,1")
+        raise OptionError("brokers: must be broker ids with commas, the preferred leader first, for example 2,3,1")
     visit.connection.admin.reassign_partitions({at: [int(each) for each in replicas]})
     return Done("/moves", f"Moving {at.topic}:{at.partition} to {formats.listed(replicas)}.")
 
@@ -92,15 +92,15 @@ def elect(visit: Visit) -> Done:
         raise OptionError(f"election: {election[:40]!r} must be one of {', '.join(get_args(_Election))}")
     names = visit.form.get("partitions", "").replace(",", " ").split()
     if len(names) > _MOST_NAMED:
-        raise OptionError(f"partitions: {len(names):,} are named, {_MOST_NAMED:,} at most are taken at once")
+        raise OptionError(f"partitions: {len(names):,} are named; at most {_MOST_NAMED:,} are allowed at once")
     if election == "unclean":
         if not names:
-            raise OptionError("partitions: name those whose records may be lost, for example flights:0")
+            raise OptionError("partitions: an unclean election needs partition names, for example flights:0")
         if visit.form.get("confirm", "").strip() != "unclean":
             raise OptionError("type unclean to confirm: records that only other replicas have are lost")
     named = [parse_partition(name) for name in names] or None
     elected = visit.connection.admin.elect_leaders(named, election=cast(_Election, election))
     if not elected:
-        return Done("/moves", "Nothing was to be elected.")
+        return Done("/moves", "No partition needed an election.")
     leaders = [f"{at.topic}:{at.partition} → broker {leader}" for at, leader in sorted(elected.items())[:5]]
     return Done("/moves", f"Elected {formats.counted(len(elected), 'leader')}: {', '.join(leaders)}.")

@@ -1,4 +1,4 @@
-"""The cluster at a glance: is it well, what needs somebody, who is behind; and its brokers."""
+"""The cluster at a glance: its health, problems, groups that are behind; and its brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_runtime.contract.model import TopicDescription, TopicPartition
 from broker_runtime.contract.requests import LogDirInfo
 from pyspark_log.client.admin.health import ClusterHealth, advice
 from pyspark_log.client.admin.overview import BrokerState, ClusterOverview, DirectoryRoom
-from pyspark_log.console.visit import Page, Told, Visit, ask, whole
+from pyspark_log.console.visit import Answer, Page, Visit, ask, whole
 
 _MOST_PROBLEMS: Final = 10
 _MOST_GROUPS: Final = 8
@@ -32,7 +32,7 @@ class BrokerRow:
 
     @property
     def status(self) -> str:
-        """One of the words that `state.html` knows."""
+        """One of the states in ``macros.html``."""
         if self.address is None:
             return "down"
         if self.state is not None and self.state.silent is not None:
@@ -51,7 +51,7 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A partition that needs somebody."""
+    """A partition with a problem."""
 
     at: TopicPartition
     kind: str
@@ -68,7 +68,7 @@ class Problem:
 def overview(visit: Visit) -> Page:
     """Everything that a person on call must know."""
     admin = visit.connection.admin
-    found = visit.connection.memory.ask("overview", admin.overview)
+    found = visit.connection.answers.ask("overview", admin.overview)
     topics = admin.describe_topics()
     problems = problems_of(found.health)
     return Page(
@@ -110,7 +110,7 @@ def problems_of(health: ClusterHealth) -> list[Problem]:
 
 
 def broker_rows(found: ClusterOverview, topics: list[TopicDescription]) -> list[BrokerRow]:
-    """All brokers: those that are registered, and those that only have replicas."""
+    """All brokers: those that are registered, and those that are down but have replicas."""
     leads: dict[int, int] = {}
     holds: dict[int, int] = {}
     for topic in topics:
@@ -150,7 +150,7 @@ def brokers(visit: Visit) -> Page:
 
 def _brokers_of(visit: Visit) -> ClusterOverview:
     admin = visit.connection.admin
-    return visit.connection.memory.ask("brokers", lambda: admin.overview(with_groups=False))
+    return visit.connection.answers.ask("brokers", lambda: admin.overview(with_groups=False))
 
 
 def broker(visit: Visit) -> Page:
@@ -160,7 +160,7 @@ def broker(visit: Visit) -> Page:
     found = _brokers_of(visit)
     row = next((each for each in broker_rows(found, admin.describe_topics()) if each.broker_id == broker_id), None)
     if row is None:
-        raise OptionError(f"there is no broker {broker_id}: there are {', '.join(map(str, sorted(found.brokers)))}")
+        raise OptionError(f"there is no broker {broker_id}; there are {', '.join(map(str, sorted(found.brokers)))}")
     settings = ask(lambda: admin.describe_config(broker_id)) if row.status not in {"down", "silent"} else _NOT_ASKED
     directories = ask(lambda: admin.describe_log_dirs().get(broker_id, ()))
     return Page(
@@ -171,10 +171,10 @@ def broker(visit: Visit) -> Page:
     )
 
 
-def _largest(directories: Told) -> list[tuple[str, int]]:
+def _largest(directories: Answer) -> list[tuple[str, int]]:
     found: tuple[LogDirInfo, ...] = directories.value or ()
     sizes: list[tuple[str, int]] = [item for each in found for item in each.partitions.items()]
     return sorted(sizes, key=lambda item: (-item[1], item[0]))[:20]
 
 
-_NOT_ASKED: Any = Told(value=None, why="The broker does not answer.")
+_NOT_ASKED: Any = Answer(value=None, why="The broker does not answer.")

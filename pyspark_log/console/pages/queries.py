@@ -1,7 +1,7 @@
 """Spark queries, as far as brokers know of them, and transactions.
 
-A query that reads under a ``pylog.group.id`` is the one member of that group. A query that writes has its id as a
-transactional id, and its micro-batches as transactions.
+A query that reads under a ``pylog.group.id`` is the only member of that group. A query that writes has a transactional
+id, its query id by default, and each of its micro-batches is a transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN_OF_SPARK: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """A query that reads. ``member`` None: it was not told, or has just left. ``lag`` None: not known."""
+    """A query that reads. ``member`` None: unknown, or it has just left. ``lag`` None: not known."""
 
     group_id: str
     member: MemberDescription | None
@@ -106,8 +106,8 @@ def abort(visit: Visit) -> Done:
     """Aborts what is open of a transactional id."""
     transactional_id = visit.form.get("id", "")
     if not transactional_id:
-        raise OptionError("choose the transactional id to abort")
+        raise OptionError("enter the transactional id to abort")
     if visit.form.get("confirm") != "yes":
-        raise OptionError("tick the box: whoever has the transaction open cannot commit it any more")
+        raise OptionError("tick the box to confirm: its producer or query can no longer commit the transaction")
     visit.connection.admin.abort_transactions(transactional_id)
-    return Done("/transactions", f"Aborted what was open of {transactional_id}.")
+    return Done("/transactions", f"Aborted the open transaction of {transactional_id}.")

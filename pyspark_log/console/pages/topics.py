@@ -15,7 +15,7 @@ from pyspark_log.client.admin.health import Problem, advice, health_of
 from pyspark_log.console import formats
 from pyspark_log.console.visit import Done, Page, Visit, ask, number_of, portion, whole
 
-_SORTS: Final = {"name": "Name", "size": "Size on disks", "partitions": "Partitions", "state": "State"}
+_SORTS: Final = {"name": "Name", "size": "Size on disk", "partitions": "Partitions", "state": "State"}
 _MOST_PARTITIONS_AT_ONCE: Final = 200
 _WORST_FIRST: Final = (
     "log-missing", "offline", "damaged", "under-min-isr", "under-replicated", "transaction-hangs", "healthy"

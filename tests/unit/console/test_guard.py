@@ -15,7 +15,7 @@ from broker_runtime.contract.errors import (
 )
 from pyspark_log.console import connection, sessions
 from pyspark_log.console.app import local_path
-from pyspark_log.console.connection import REQUEST_TIMEOUT_MS, Entrance, Memory
+from pyspark_log.console.connection import REQUEST_TIMEOUT_MS, AnswerCache, Entrance
 from pyspark_log.console.guard import MOST_BODY_BYTES, is_known_host
 from pyspark_log.console.serving import check_listening
 from tests.unit.console.fakes import FakeEntrance, browser, csrf_of
@@ -180,7 +180,7 @@ def test_wrong_password_is_refused_without_a_hint() -> None:
         wrong, unknown = log_in(client, password="sesame"), log_in(client, user="bob", password="sesame")
         assert wrong.status_code == unknown.status_code == 401
         for answer in (wrong, unknown):
-            assert "The brokers know no such user with that password." in answer.text
+            assert "Wrong user name or password." in answer.text
             assert "sesame" not in answer.text
 
 
@@ -228,18 +228,18 @@ def test_requests_of_the_console_are_short() -> None:
 def test_who_waits_for_anothers_answer_waits_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all threads would wait behind one question."""
     monkeypatch.setattr(connection, "_ASKING_LIMIT_S", 0.05)
-    memory, is_asked, is_over = Memory(), threading.Event(), threading.Event()
+    cache, is_asked, is_over = AnswerCache(), threading.Event(), threading.Event()
 
     def question() -> None:
         is_asked.set()
         is_over.wait(5.0)
 
-    asker = threading.Thread(target=memory.ask, args=("lags", question))
+    asker = threading.Thread(target=cache.ask, args=("lags", question))
     asker.start()
     try:
         assert is_asked.wait(5.0)
-        with pytest.raises(RequestTimedOutError, match="lags"):
-            memory.ask("lags", question)
+        with pytest.raises(RequestTimedOutError, match="has not answered within 0.05 s"):
+            cache.ask("lags", question)
     finally:
         is_over.set()
         asker.join(5.0)
@@ -288,7 +288,7 @@ def test_session_that_brokers_no_longer_accept_ends() -> None:
         log_in(client)
         entrance.given[0].admin.refuses["*"] = SaslAuthenticationError("the token has ended")  # type: ignore[attr-defined]
         assert client.get("/topics").headers["location"] == "/login?next=%2Ftopics"
-        assert "do not accept this session" in client.get("/login").text
+        assert "no longer accept this session" in client.get("/login").text
         assert entrance.given[0].admin.is_closed  # type: ignore[attr-defined]
         entrance.given[0].admin.refuses.clear()  # type: ignore[attr-defined]
         assert client.get("/topics").status_code == 303

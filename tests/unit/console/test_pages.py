@@ -19,7 +19,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
 )
-from broker_runtime.contract.model import GroupOffset, Reassignment, TopicPartition
+from broker_runtime.contract.model import GroupOffset, OffsetAndTimestamp, Reassignment, TopicPartition
 from broker_runtime.contract.requests import ConfigEntry
 from pyspark_log.console.browsing import NOTHING, Browsed, Wanted
 from pyspark_log.console.pages import ACTS, VIEWS, records
@@ -76,7 +76,7 @@ def test_overview_says_what_needs_attention() -> None:
     entrance = FakeEntrance()
     with browser(entrance) as client:
         text = client.get("/").text
-        assert "1 partition with less redundancy" in text
+        assert "1 degraded partition" in text
         assert "flights:1" in text
         assert "under-replicated" in text
         entrance.admin.topics = {"flights": topic("flights", partition(0))}
@@ -95,7 +95,7 @@ def test_empty_cluster_tells_the_first_command() -> None:
         assert "pylog topic create hello" in client.get("/").text
         assert "pylog topic create hello" in client.get("/topics").text
         assert "pylog consume TOPIC -g NAME" in client.get("/groups").text
-        assert "Nothing is being moved" in client.get("/moves").text
+        assert "No partition is being moved" in client.get("/moves").text
 
 
 def test_thousand_topics_cost_as_many_calls_as_one() -> None:
@@ -124,10 +124,10 @@ def test_group_says_why_it_is_behind() -> None:
     entrance = FakeEntrance()
     with browser(entrance) as client:
         text = client.get("/groups/nobody").text
-        assert "Nobody reads, and 9 records wait" in text
+        assert "no members and a lag of 9 records" in text
         assert "100 % of the lag is in flights:0" in text
         listed = client.get("/groups").text
-        assert "nobody reads" in listed
+        assert "no members" in listed
         assert listed.index("nobody</a>") < listed.index("billing</a>")
         assert "data-series" in client.get("/groups/billing").text
 
@@ -146,6 +146,22 @@ def test_reset_shows_what_changes_before_it_changes() -> None:
         answer = client.post("/groups/nobody/reset/apply", data=sent)
         assert (answer.status_code, answer.headers["location"]) == (303, "/groups/nobody")
         assert entrance.admin.changes == [("alter_group_offsets", "nobody", {("flights", 0): 10, ("flights", 1): 10})]
+
+
+def test_reset_to_the_end_of_a_log_that_grows_is_not_called_outside() -> None:
+    """Offsets are resolved before the logs' ends are read, so that records written between do not look lost."""
+    entrance = FakeEntrance()
+    ends = iter(range(10, 100))
+
+    def list_offsets(wanted: dict[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        end = next(ends)
+        return {at: OffsetAndTimestamp(end if place == "latest" else 0, -1) for at, place in wanted.items()}
+
+    entrance.admin.list_offsets = list_offsets  # type: ignore[method-assign,assignment]
+    with browser(entrance) as client:
+        page = client.get("/groups/nobody/reset?to=latest").text
+        assert "outside the log" not in page
+        assert "skips" in page
 
 
 def test_reset_is_refused_while_there_are_members() -> None:
@@ -220,11 +236,11 @@ def test_form_asks_for_its_change(path: str, form: dict[str, Any], change: tuple
         ("/groups/billing/delete", {"confirm": "x"}, "ype the group"),
         ("/groups/nobody/reset/apply", {"offset": "flights:0:x"}, "must be TOPIC:PARTITION:OFFSET"),
         ("/groups/nobody/reset/apply", {"offset": "flights:0:" + "9" * 19}, "must be TOPIC:PARTITION:OFFSET"),
-        ("/groups/nobody/reset/apply", {}, "othing would be changed"),
+        ("/groups/nobody/reset/apply", {}, "here is nothing to change"),
         ("/transactions/abort", {"id": "query-1"}, "ick the box"),
         ("/moves/start", {"partition": "flights", "replicas": "1"}, "must be TOPIC:PARTITION"),
-        ("/moves/start", {"partition": "flights:0", "replicas": "one"}, "must be ids"),
-        ("/moves/elect", {"election": "unclean"}, "name those whose records may be lost"),
+        ("/moves/start", {"partition": "flights:0", "replicas": "one"}, "must be broker ids"),
+        ("/moves/elect", {"election": "unclean"}, "an unclean election needs partition names"),
         ("/moves/elect", {"election": "unclean", "partitions": "flights:0"}, "ype unclean"),
     ],
 )  # fmt: skip
@@ -256,12 +272,12 @@ def test_what_a_user_may_not_do_is_said_in_words() -> None:
 @pytest.mark.parametrize(
     ("error", "action", "said"),
     [
-        (NetworkError("the connection broke"), "/moves/start", "Whether this was done is not known"),
-        (RequestTimedOutError("no answer"), "/moves/elect", "Whether this was done is not known"),
+        (NetworkError("the connection broke"), "/moves/start", "It is not known whether this was done"),
+        (RequestTimedOutError("no answer"), "/moves/elect", "It is not known whether this was done"),
         (
             ElectionNotNeededError("flights:0 is led by its preferred replica"),
             "/moves/elect",
-            "Not all of this was done.",
+            "This may have been done in part.",
         ),
         (ClusterAuthorizationError("no"), "/moves/start", "Nothing was changed."),
     ],
@@ -280,11 +296,11 @@ def test_what_was_done_is_not_claimed_wrongly(error: Exception, action: str, sai
 @pytest.mark.parametrize(
     ("error", "again", "said"),
     [
-        (RequestTimedOutError("no answer"), RequestTimedOutError("no answer"), "Whether this was done is not known"),
+        (RequestTimedOutError("no answer"), RequestTimedOutError("no answer"), "It is not known whether this was done"),
         (ClusterAuthorizationError("User:ann may not"), NetworkError("it broke"), "User:ann may not"),
         (ClusterAuthorizationError("User:ann may not"), NetworkError("it broke"), "Nothing was changed."),
-        (RequestTimedOutError("no answer"), RuntimeError("a defect"), "Whether this was done is not known"),
-        (RuntimeError("a defect"), None, "Whether this was done is not known"),
+        (RequestTimedOutError("no answer"), RuntimeError("a defect"), "It is not known whether this was done"),
+        (RuntimeError("a defect"), None, "It is not known whether this was done"),
     ],
 )
 def test_outcome_is_said_where_the_page_cannot_be_shown_again(
@@ -317,9 +333,9 @@ def test_page_of_a_wide_topic_has_fewer_rows_and_says_so(monkeypatch: pytest.Mon
     )
     with browser(entrance) as client:
         page = client.get("/topics/wide/records?rows=1000").text
-        assert "a page has 50 rows at most" in page
+        assert "a page shows at most 50 rows" in page
         assert 'value="1000"' in page
-        assert "rows at most. Name fewer" not in client.get("/topics/wide/records?rows=1000&columns=c1,c2").text
+        assert "a page shows at most" not in client.get("/topics/wide/records?rows=1000&columns=c1,c2").text
     assert [each.rows for each in asked] == [50, 1_000]
     assert asked[0].start == "-50"
 

@@ -7,7 +7,7 @@ import pytest
 from broker_runtime.contract.errors import SaslAuthenticationError
 from broker_runtime.contract.model import GroupOffset, TopicPartition
 from pyspark_log.console import formats
-from pyspark_log.console.connection import Memory
+from pyspark_log.console.connection import AnswerCache
 from pyspark_log.console.lag_history import LagHistory, LagSample, Pace, pace_of, sample_of
 from pyspark_log.console.pages.groups import PartitionLag, findings, spark_points, trend_of
 from pyspark_log.console.sessions import IDLE_S, LONGEST_S, Attempts, Sessions, is_cookie, new_cookie
@@ -160,16 +160,16 @@ def lag(at: TopicPartition, behind: int, holder: str = "reader-1") -> PartitionL
 @pytest.mark.parametrize(
     ("described", "rows", "pace", "said"),
     [
-        (group("g"), [lag(F0, 9, "")], None, "Nobody reads, and 9 records wait"),
-        (group("g", coordinator=None), [], None, "No broker coordinates"),
-        (group("g", member(), state="assigning"), [], None, "being handed over"),
-        (group("g", member(heard_ms_ago=30_000)), [], None, "last heard of 30 s ago"),
-        (group("g", member()), [lag(F0, 9, "")], None, "flights:0 is held by no member"),
-        (group("g", member()), [lag(F0, 90), lag(F1, 10)], None, "90 % of the lag is in flights:0, which reader-1"),
+        (group("g"), [lag(F0, 9, "")], None, "no members and a lag of 9 records"),
+        (group("g", coordinator=None), [], None, "has no coordinator"),
+        (group("g", member(), state="assigning"), [], None, "rebalancing"),
+        (group("g", member(heard_ms_ago=30_000)), [], None, "last heartbeat 30 s ago"),
+        (group("g", member()), [lag(F0, 9, "")], None, "flights:0 is not assigned to any member"),
+        (group("g", member()), [lag(F0, 90), lag(F1, 10)], None, "90 % of the lag is in flights:0, which is assigned"),
         (group("g", member()), [lag(F0, 9), lag(F1, 9)], Pace(produced=90.0, consumed=10.0, catches_up_s=None),
-            "1 member for 2 partitions: more of them help"),
+            "1 member for 2 partitions: add members"),
         (group("g", member()), [lag(F0, 9)], Pace(produced=90.0, consumed=10.0, catches_up_s=None), "add partitions"),
-        (group("g", member()), [lag(F0, 9)], Pace(produced=0.0, consumed=0.0, catches_up_s=None), "committed nothing"),
+        (group("g", member()), [lag(F0, 9)], Pace(produced=0.0, consumed=0.0, catches_up_s=None), "not committed"),
         (group("g", member()), [lag(F0, 9)], Pace(produced=1.0, consumed=4.0, catches_up_s=3.0), "gone in about 3 s"),
         (group("g", member()), [lag(F0, 0)], None, "The group keeps up."),
     ],
@@ -224,7 +224,7 @@ def test_prose_with_code_is_escaped() -> None:
 def test_answers_that_took_long_are_kept_four_times_as_long() -> None:
     """One that came at once is asked for again; a failure is not kept."""
     clock = MovedClock()
-    memory, asked = Memory(clock=clock), []
+    memory, asked = AnswerCache(clock=clock), []
 
     def slowly() -> int:
         clock.advance(2)

@@ -210,12 +210,12 @@ def test_quota_that_changes_ends_waits_and_counts_from_then_on() -> None:
 def test_pieces_are_no_larger_than_a_second_of_the_quota() -> None:
     world = World(quota("alice", consumer_byte_rate=100.0))
     allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
-    assert allowance.in_one_second(CONSUMER_BYTE_RATE, 1_000) == 100
-    assert allowance.in_one_second(CONSUMER_BYTE_RATE, 50) == 50
+    assert allowance.most_in_one_second(CONSUMER_BYTE_RATE, 1_000) == 100
+    assert allowance.most_in_one_second(CONSUMER_BYTE_RATE, 50) == 50
     world.table = QuotaTable([quota("alice", consumer_byte_rate=0.5)])
-    assert allowance.in_one_second(CONSUMER_BYTE_RATE, 50) == 1
+    assert allowance.most_in_one_second(CONSUMER_BYTE_RATE, 50) == 1
     world.table = QuotaTable()
-    assert allowance.in_one_second(CONSUMER_BYTE_RATE, 50) == 50
+    assert allowance.most_in_one_second(CONSUMER_BYTE_RATE, 50) == 50
 
 
 def test_processor_time_is_a_percentage_of_one_core() -> None:
@@ -283,7 +283,7 @@ def test_actions_that_wait_are_so_many_and_one_client_alone_keeps_no_others_out(
                 assert entered.acquire(timeout=30)
             with pytest.raises(TooManyStreamsError, match=f"{waiting_before + 25} actions of clients over their"):
                 world.quotas.begin_action(user, "etl")
-        with pytest.raises(TooManyStreamsError, match="50 actions of clients over their quotas wait already"):
+        with pytest.raises(TooManyStreamsError, match="50 actions of clients over their quotas are already waiting"):
             world.quotas.begin_action("carol", "etl")
         world.quotas.begin_action("dave", "etl")
     finally:
@@ -302,7 +302,8 @@ def test_streams_beyond_the_quota_are_refused_and_open_ones_stay() -> None:
     with world.quotas.streaming("alice", "b"):
         with (
             pytest.raises(
-                TooManyStreamsError, match="the quota of user 'alice' is max_connections=2, and so many are open"
+                TooManyStreamsError,
+                match="user 'alice' is max_connections=2, and that many streams are open",
             ),
             world.quotas.streaming("alice", "c"),
         ):
@@ -336,7 +337,7 @@ def test_names_of_clients_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
     ("entity", "limits", "said"),
     [
         ({}, {PRODUCER_BYTE_RATE: 1.0}, "a quota needs a user, a client id, or both"),
-        ({"user": "a\nb"}, {PRODUCER_BYTE_RATE: 1.0}, "characters that are not printable"),
+        ({"user": "a\nb"}, {PRODUCER_BYTE_RATE: 1.0}, "contains characters that are not printable"),
         ({"user": "a"}, {"byte_rate": 1.0}, "quota 'byte_rate': must be one of producer_byte_rate, consumer_byte_rate"),
         ({"user": "a"}, {"byte_rate": None}, "quota 'byte_rate': must be one of"),
         ({"user": "a"}, {PRODUCER_BYTE_RATE: 0.0}, "producer_byte_rate=0.0: must be a number above 0"),
