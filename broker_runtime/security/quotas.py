@@ -42,6 +42,9 @@ _MOST_RATES: Final = 10_000  # names of clients are theirs to choose
 _PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
 """By the limits that are rates: what one of it is, a second. Processor time is counted in ms."""
 
+Rates = Mapping[str, tuple[RateLimit, float]]
+"""By the limits: the rate, and what it gives in a second."""
+
 
 class Share(NamedTuple):
     """Who shares a limit: all clients of ``user``, with ``client_id``; None: whichever it is."""
@@ -87,8 +90,7 @@ class Quotas:
         self.meters = meters
         self.clock = clock
         self._lock = threading.Lock()
-        self._rates_of: QuotaTable | None = None
-        self._rates: OrderedDict[tuple[str, Share], RateLimit] = OrderedDict()
+        self._rates: OrderedDict[tuple[str, Share], tuple[RateLimit, float]] = OrderedDict()
         self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
         self._held_bytes = 0
         self._waiting_actions: Counter[Share] = Counter()
@@ -180,34 +182,32 @@ class Quotas:
             with self._lock:
                 self._held_bytes -= size_bytes
 
-    def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
-        """The rates that count for a client by ``table``, and what each gives in a second. What was owed by other
-        quotas is forgotten."""
+    def rates_of(self, principal: str, client_id: str) -> tuple[QuotaTable, Rates]:
+        """The quotas now, and the rates that count for a client. What was owed by a quota that has changed is
+        forgotten."""
         found = {}
         with self._lock:
-            if table is not self._rates_of:
-                self._rates_of = table
-                self._rates.clear()
+            table = self.table()  # whoever comes later sees no older one: all have the same rates
             for limit, unit in _PER_S.items():
                 at = table.find(limit, principal, client_id)
                 if at is None:
                     continue
                 share, value = at
-                key = (limit, share)
-                rate = self._rates.get(key)
-                if rate is None:
-                    rate = self._rates[key] = RateLimit(value * unit, most_debt_s=LONGEST_WAIT_S)
+                key, per_s = (limit, share), value * unit
+                known = self._rates.get(key)
+                if known is None or known[1] != per_s:
+                    known = self._rates[key] = RateLimit(per_s, most_debt_s=LONGEST_WAIT_S), per_s
                     if len(self._rates) > _MOST_RATES:
                         self._rates.popitem(last=False)
                 self._rates.move_to_end(key)
-                found[limit] = (rate, value * unit)
-        return found
+                found[limit] = known
+        return table, found
 
 
 class Allowance:
     """What one stream may still take. Any thread may spend; one waits."""
 
-    __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_rates", "_table", "_until_ms")
+    __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_seen", "_until_ms")
 
     def __init__(
         self, quotas: Quotas | None, principal: str = "", client_id: str = "", limits: Iterable[str] = ()
@@ -217,26 +217,22 @@ class Allowance:
         self._principal = principal
         self._client_id = client_id
         self._limits = frozenset(limits)
-        self._table: QuotaTable | None = None
-        self._rates: dict[str, tuple[RateLimit, float]] = {}
+        self._seen: tuple[QuotaTable | None, Rates] = (None, {})  # together: any thread may look
         self._until_ms = 0
         self._because = ""
 
     def limits(self, limit: str) -> bool:
         """Whether there is such a limit now."""
-        self._look()
-        return limit in self._rates
+        return limit in self._look()
 
     def in_one_second(self, limit: str, most: int) -> int:
         """What the client may take in a second, at most ``most``: larger pieces would keep it waiting longer."""
-        self._look()
-        found = self._rates.get(limit)
+        found = self._look().get(limit)
         return most if found is None else max(1, min(most, int(found[1])))
 
     def spend(self, limit: str, amount: float) -> None:
         """So much was taken, of this stream and of all that share the limit."""
-        self._look()
-        found = self._rates.get(limit)
+        found = self._look().get(limit)
         if found is None or not amount:
             return
         assert self._quotas is not None
@@ -285,19 +281,19 @@ class Allowance:
                 still_waiting()
         return (_ms(self._quotas.clock) - began_ms) / 1000
 
-    def _look(self) -> bool:
-        """Takes note of quotas that have changed. Returns whether there are any for this client."""
-        if self._quotas is None:
-            return False
-        table = self._quotas.table()
-        if table is not self._table:
-            self._until_ms = 0
-            known = self._quotas.rates_of(table, self._principal, self._client_id) if table else {}
-            self._rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
-            self._table = table
-            for limit, (rate, _) in self._rates.items():
-                self._owe(limit, rate, _ms(self._quotas.clock))
-        return bool(self._rates)
+    def _look(self) -> Rates:
+        """Takes note of quotas that have changed. Returns the rates that count for this client now."""
+        table, rates = self._seen
+        if self._quotas is not None and self._quotas.table() is not table:
+            before = rates
+            table, known = self._quotas.rates_of(self._principal, self._client_id)
+            rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
+            self._seen = table, rates
+            if rates != before:  # a change of others' quotas forgives nothing
+                self._until_ms = 0
+                for limit, (rate, _) in rates.items():
+                    self._owe(limit, rate, _ms(self._quotas.clock))
+        return rates
 
     def _owe(self, limit: str, rate: RateLimit, now_ms: int) -> None:
         until_ms = now_ms + rate.wait_ms(now_ms)

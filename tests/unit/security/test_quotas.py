@@ -207,6 +207,35 @@ def test_quota_that_changes_ends_waits_and_counts_from_then_on() -> None:
     assert not allowance.limits(PRODUCER_BYTE_RATE)
 
 
+def test_change_of_other_quotas_forgives_nobody() -> None:
+    """Otherwise whoever changes quotas often lifts them all. A wait that is under way gets no longer either."""
+    world = World(quota("alice", producer_byte_rate=100.0), quota("bob", producer_byte_rate=1.0))
+    allowance, other = world.of("alice", "etl"), world.of("alice", "other")
+    allowance.spend(PRODUCER_BYTE_RATE, 600)
+    other.spend(PRODUCER_BYTE_RATE, 300)
+    for rate in range(2, 50):
+        world.table = QuotaTable([quota("alice", producer_byte_rate=100.0), quota("bob", producer_byte_rate=rate)])
+        assert 5_000 <= allowance.throttle_ms() <= 5_001
+        assert 8_000 <= world.of("alice", "new").throttle_ms() <= 8_001
+    world.table = QuotaTable()
+    assert allowance.throttle_ms() == 0
+
+
+def test_stream_that_looks_while_quotas_change_shares_the_rate_of_all_others() -> None:
+    """It has seen the old quotas, and another stream the new ones before it goes on."""
+    old = QuotaTable([quota("alice", producer_byte_rate=10.0)])
+    new = QuotaTable([quota("alice", producer_byte_rate=100.0)])
+    looks: list[QuotaTable] = []
+    clock = SleptClock()
+    quotas = Quotas(lambda: looks.pop() if looks else new, clock=clock)
+    first = quotas.of("alice", "first", (PRODUCER_BYTE_RATE,))
+    assert first.throttle_ms() == 0
+    looks.append(old)
+    quotas.of("alice", "late", (PRODUCER_BYTE_RATE,)).spend(PRODUCER_BYTE_RATE, 1)
+    first.spend(PRODUCER_BYTE_RATE, 600)
+    assert quotas.of("alice", "last", (PRODUCER_BYTE_RATE,)).throttle_ms() >= 4_999
+
+
 def test_pieces_are_no_larger_than_a_second_of_the_quota() -> None:
     world = World(quota("alice", consumer_byte_rate=100.0))
     allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
