@@ -93,6 +93,7 @@ class Quotas:
         self._rates: OrderedDict[tuple[str, Share], tuple[RateLimit, float]] = OrderedDict()
         self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
         self._held_bytes = 0
+        self._is_over = False
         self._waiting_actions: Counter[Share] = Counter()
 
     def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
@@ -165,6 +166,15 @@ class Quotas:
             and (found := table.find(MAX_CONNECTIONS, user, client_id)) is not None
             and found[0] == share
         )
+
+    def end_waits(self) -> None:
+        """The broker stops: within `HEARTBEAT_INTERVAL_S` nobody is held back any more."""
+        self._is_over = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is held back any more."""
+        return self._is_over
 
     @property
     def has_room(self) -> bool:
@@ -275,7 +285,9 @@ class Allowance:
         assert self._quotas is not None
         began_ms = _ms(self._quotas.clock)
         end_ms = began_ms + int(at_most_s * 1000)
-        while (left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock))) > 0 and not is_over():
+        while (left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock))) > 0:
+            if is_over() or self._quotas.is_over:
+                break
             self._quotas.clock.sleep(min(left_ms / 1000, HEARTBEAT_INTERVAL_S))
             if left_ms >= HEARTBEAT_INTERVAL_S * 1000:
                 still_waiting()

@@ -203,6 +203,14 @@ SECURITY: Final = (
         tests=_RECORDS,
     ),
     Mutant(
+        name="broker_that_stops_still_holds_clients_back",
+        file="broker_runtime/server/flight.py",
+        old="        self._services.quotas.end_waits()\n",
+        new="",
+        breaks="A broker that stops waits for nobody whom it holds back.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
         name="debt_is_never_forgiven",
         file="broker_runtime/security/quotas.py",
         old="RateLimit(per_s, most_debt_s=LONGEST_WAIT_S)",

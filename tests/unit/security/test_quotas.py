@@ -236,6 +236,22 @@ def test_stream_that_looks_while_quotas_change_shares_the_rate_of_all_others() -
     assert quotas.of("alice", "last", (PRODUCER_BYTE_RATE,)).throttle_ms() >= 4_999
 
 
+def test_nobody_is_held_back_by_a_broker_that_stops() -> None:
+    """Readers of ranges and ordinary Flight clients show nothing meanwhile, so that nothing else would end them."""
+    world = World(quota("alice", consumer_byte_rate=1.0, request_percentage=1.0))
+    allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
+    allowance.spend(CONSUMER_BYTE_RATE, 1_000)
+    world.quotas.begin_action("alice", "etl").spend(REQUEST_PERCENTAGE, 1_000)
+    allowance.wait(world.quotas.end_waits)
+    assert sum(world.clock.slept) == pytest.approx(1.0, abs=0.01)
+    before = list(world.clock.slept)
+    with world.quotas.holding(1 << 40):
+        allowance.wait_for_room(lambda: None)
+    allowance.wait()
+    world.quotas.begin_action("alice", "etl")
+    assert world.clock.slept == before
+
+
 def test_pieces_are_no_larger_than_a_second_of_the_quota() -> None:
     world = World(quota("alice", consumer_byte_rate=100.0))
     allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
