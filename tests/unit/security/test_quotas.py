@@ -339,6 +339,21 @@ def test_actions_that_wait_are_so_many_and_one_client_alone_keeps_no_others_out(
     world.quotas.begin_action("carol", "etl")
 
 
+def test_action_that_has_waited_makes_room_for_others() -> None:
+    """One after the other, any number may wait, and one that was interrupted counts no more either."""
+    world = World(quota("alice", request_percentage=1.0))
+
+    def wait() -> None:
+        world.quotas.begin_action("alice", "etl").spend(REQUEST_PERCENTAGE, 1_000)
+
+    for _ in range(60):
+        wait()
+    assert len(world.clock.slept) == 59
+    with pytest.raises(ZeroDivisionError), world.quotas._one_more_waiting_action(Share("alice", None)):
+        raise ZeroDivisionError
+    assert not world.quotas._waiting_actions
+
+
 def test_streams_beyond_the_quota_are_refused_and_open_ones_stay() -> None:
     """All clients of a user count; when one ends there is room again."""
     world = World(quota("alice", max_connections=2.0), quota(None, DEFAULT, max_connections=1.0))
@@ -375,6 +390,15 @@ def test_names_of_clients_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
         world.of("alice", f"client-{number}").spend(PRODUCER_BYTE_RATE, 1_000)
     assert len(world.quotas._rates) == 10
     assert world.of("alice", "client-999").throttle_ms() > 0
+
+
+def test_client_that_comes_often_is_not_forgotten_for_names_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_RATES", 10)
+    world = World(quota(None, DEFAULT, producer_byte_rate=100.0))
+    world.of("alice", "etl").spend(PRODUCER_BYTE_RATE, 1_000)
+    for number in range(1_000):
+        world.of("alice", f"client-{number}").throttle_ms()
+        assert world.of("alice", "etl").throttle_ms() > 0
 
 
 @pytest.mark.parametrize(
