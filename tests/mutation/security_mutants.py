@@ -243,6 +243,14 @@ SECURITY: Final = (
         tests=("tests/unit/server/test_produce_stream.py",),
     ),
     Mutant(
+        name="answer_to_a_fetch_does_not_say_what_it_took",
+        file="broker_runtime/server/fetch_session.py",
+        old="            timer.spend()  # most of it, so that the answer says how long\n",
+        new="",
+        breaks="A consumer over its share of the processor is told how long it is held back.",
+        tests=_QUOTAS_OF_A_BROKER,
+    ),
+    Mutant(
         name="debt_is_never_forgiven",
         file="broker_runtime/security/quotas.py",
         old="RateLimit(per_s, most_debt_s=LONGEST_WAIT_S)",

@@ -246,6 +246,19 @@ def test_calls_of_every_kind_are_slowed(
     assert throttled_s(cluster, "request_percentage") > before
 
 
+def test_fetches_of_a_session_that_is_open_take_processor_time_and_are_told(
+    cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str
+) -> None:
+    """Not only its beginning, which was before there was a quota."""
+    wanted = FetchPartition(topic=topic, partition=0, topic_id=admin.describe_topic(topic).topic_id.bytes, offset=0)
+    with streams.ProduceStream(client, ProduceHello(client_id="modest")) as modest:
+        assert modest.produce(frame_of(10), topic=topic).error is None
+    with streams.FetchSession(client, FetchHello(client_id=greedy)) as session:
+        assert session.fetch(wanted)[0].throttle_ms == 0
+        limit(cluster, admin, QuotaEntity(client_id=greedy), request_percentage=0.01)
+        assert any(session.fetch(wanted)[0].throttle_ms for _ in range(5)), "a second has 100 µs"
+
+
 def test_streams_over_the_quota_are_refused_until_one_ends(
     cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str
 ) -> None:
