@@ -43,6 +43,9 @@ _MOST_RATES: Final = 10_000  # clients choose their client ids
 _PER_S: Final[Mapping[str, float]] = {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 10.0}
 """For each limit that is a rate: how many units per second a limit of 1 grants. Processor time is counted in ms."""
 
+Rates = Mapping[str, tuple[RateLimit, float]]
+"""For each limit: the rate limit, and how much it grants per second."""
+
 
 class Share(NamedTuple):
     """The clients that share a limit: those of ``user``, with ``client_id``; None: any."""
@@ -88,10 +91,10 @@ class Quotas:
         self.meters = meters
         self.clock = clock
         self._lock = threading.Lock()
-        self._rates_of: QuotaTable | None = None
-        self._rates: OrderedDict[tuple[str, Share], RateLimit] = OrderedDict()
+        self._rates: OrderedDict[tuple[str, Share], tuple[RateLimit, float]] = OrderedDict()
         self._open: Counter[tuple[str, str]] = Counter()  # streams, by principal and client id
         self._held_bytes = 0
+        self._is_over = False
         self._waiting_actions: Counter[Share] = Counter()
 
     def of(self, principal: str, client_id: str, limits: Iterable[str]) -> Allowance:
@@ -166,6 +169,15 @@ class Quotas:
             and found[0] == share
         )
 
+    def end_waits(self) -> None:
+        """For a broker that stops: all waits end within `HEARTBEAT_INTERVAL_S`, and no new one begins."""
+        self._is_over = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `end_waits` was called."""
+        return self._is_over
+
     @property
     def has_room(self) -> bool:
         """Whether another request may be read and held back."""
@@ -182,34 +194,33 @@ class Quotas:
             with self._lock:
                 self._held_bytes -= size_bytes
 
-    def rates_of(self, table: QuotaTable, principal: str, client_id: str) -> dict[str, tuple[RateLimit, float]]:
-        """The rate limits of a client under ``table``, each with what it grants per second. A new table clears all
-        debts."""
+    def rates_of(self, principal: str, client_id: str) -> tuple[QuotaTable, Rates]:
+        """The quotas now, and the rate limits of a client. The debt under a quota that has changed is cleared."""
         found = {}
         with self._lock:
-            if table is not self._rates_of:
-                self._rates_of = table
-                self._rates.clear()
+            table = (
+                self.table()
+            )  # under the lock: a later caller cannot see an older table, so all share the same rates
             for limit, unit in _PER_S.items():
                 at = table.find(limit, principal, client_id)
                 if at is None:
                     continue
                 share, value = at
-                key = (limit, share)
-                rate = self._rates.get(key)
-                if rate is None:
-                    rate = self._rates[key] = RateLimit(value * unit, most_debt_s=LONGEST_WAIT_S)
+                key, per_s = (limit, share), value * unit
+                known = self._rates.get(key)
+                if known is None or known[1] != per_s:
+                    known = self._rates[key] = RateLimit(per_s, most_debt_s=LONGEST_WAIT_S), per_s
                     if len(self._rates) > _MOST_RATES:
                         self._rates.popitem(last=False)
                 self._rates.move_to_end(key)
-                found[limit] = (rate, value * unit)
-        return found
+                found[limit] = known
+        return table, found
 
 
 class Allowance:
     """What one stream may still take. Any thread may spend; only one may wait."""
 
-    __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_rates", "_table", "_until_ms")
+    __slots__ = ("_because", "_client_id", "_limits", "_principal", "_quotas", "_seen", "_until_ms")
 
     def __init__(
         self, quotas: Quotas | None, principal: str = "", client_id: str = "", limits: Iterable[str] = ()
@@ -219,26 +230,22 @@ class Allowance:
         self._principal = principal
         self._client_id = client_id
         self._limits = frozenset(limits)
-        self._table: QuotaTable | None = None
-        self._rates: dict[str, tuple[RateLimit, float]] = {}
+        self._seen: tuple[QuotaTable | None, Rates] = (None, {})  # together: any thread may look
         self._until_ms = 0
         self._because = ""
 
     def limits(self, limit: str) -> bool:
         """Whether this limit is set for the client now."""
-        self._look()
-        return limit in self._rates
+        return limit in self._look()
 
     def most_in_one_second(self, limit: str, most: int) -> int:
         """What the client may take in one second, at most ``most``: a larger piece would make it wait longer."""
-        self._look()
-        found = self._rates.get(limit)
+        found = self._look().get(limit)
         return most if found is None else max(1, min(most, int(found[1])))
 
     def spend(self, limit: str, amount: float) -> None:
         """Counts ``amount`` against the limit, for this stream and all that share the limit."""
-        self._look()
-        found = self._rates.get(limit)
+        found = self._look().get(limit)
         if found is None or not amount:
             return
         assert self._quotas is not None
@@ -282,25 +289,27 @@ class Allowance:
         assert self._quotas is not None
         began_ms = _ms(self._quotas.clock)
         end_ms = began_ms + int(at_most_s * 1000)
-        while (left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock))) > 0 and not is_over():
+        while (left_ms := min(self.throttle_ms(), end_ms - _ms(self._quotas.clock))) > 0:
+            if is_over() or self._quotas.is_over:
+                break
             self._quotas.clock.sleep(min(left_ms / 1000, HEARTBEAT_INTERVAL_S))
             if left_ms >= HEARTBEAT_INTERVAL_S * 1000:
                 still_waiting()
         return (_ms(self._quotas.clock) - began_ms) / 1000
 
-    def _look(self) -> bool:
-        """Picks up changed quotas. Returns whether any rate applies to this client."""
-        if self._quotas is None:
-            return False
-        table = self._quotas.table()
-        if table is not self._table:
-            self._until_ms = 0
-            known = self._quotas.rates_of(table, self._principal, self._client_id) if table else {}
-            self._rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
-            self._table = table
-            for limit, (rate, _) in self._rates.items():
-                self._note_debt(limit, rate, _ms(self._quotas.clock))
-        return bool(self._rates)
+    def _look(self) -> Rates:
+        """Picks up changed quotas. Returns the rate limits of this client now."""
+        table, rates = self._seen
+        if self._quotas is not None and self._quotas.table() is not table:
+            before = rates
+            table, known = self._quotas.rates_of(self._principal, self._client_id)
+            rates = {limit: rate for limit, rate in known.items() if limit in self._limits}
+            self._seen = table, rates
+            if rates != before:  # a change of others' quotas clears no debt
+                self._until_ms = 0
+                for limit, (rate, _) in rates.items():
+                    self._note_debt(limit, rate, _ms(self._quotas.clock))
+        return rates
 
     def _note_debt(self, limit: str, rate: RateLimit, now_ms: int) -> None:
         until_ms = now_ms + rate.wait_ms(now_ms)

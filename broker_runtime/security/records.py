@@ -193,9 +193,12 @@ class SecurityRecords:
         if users is not None:
             self.users = MappingProxyType(dict(users.users))
 
+    def _on_change(self, path: str) -> None:
+        self._signal.set()
+
     def _if_changed(self, path: str, kind: type[_R], empty: _R) -> _R | None:
         """The record if it is not the one read last; None: it is, or it is damaged."""
-        node = self._client.get(path, watch=lambda _: self._signal.set())
+        node = self._client.get(path, watch=self._on_change)  # the same one each time, or they add up
         version = (node.created, node.version)  # one that was deleted and made anew begins at 0 again
         if self._versions.get(path) == version:
             return None

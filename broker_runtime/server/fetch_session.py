@@ -60,13 +60,13 @@ class FetchSession:
                     self._send_heartbeat()
                 else:
                     self._stream.allowance.wait(self._send_heartbeat)
-                    self._answer(request)
+                    self._answer(request, timer)
                     timer.spend()
         finally:
             if self._follower is not None:
                 self._follower.close()
 
-    def _answer(self, request: FetchRequest) -> None:
+    def _answer(self, request: FetchRequest, timer: ProcessorTime) -> None:
         began_s = time.monotonic()
         self._requests += 1
         if self._follower is not None:
@@ -80,6 +80,7 @@ class FetchSession:
             )
         try:
             self._stream.allowance.spend(CONSUMER_BYTE_RATE, sum(cell.size for cell in answer.cells))
+            timer.spend()  # most of it, so that the answer says how long
             response = answer.response
             if throttle_ms := self._stream.allowance.throttle_ms():
                 response = replace(response, throttle_ms=throttle_ms)

@@ -282,6 +282,7 @@ class PylogFlightServer:
         deadline = Deadline(timeout_s)
         self._is_stopping = True
         self._streams.refuse_new()
+        self._services.quotas.end_waits()
         ending = threading.Thread(target=self._shut_down, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(min(_GRACE_S, timeout_s))

@@ -626,6 +626,22 @@ CLIENT: Final = (
         tests=_METRICS,
     ),
     Mutant(
+        name="lock_of_registries_is_the_parents",
+        file="pyspark_log/client/metrics/counts.py",
+        old="    global _lock\n    _lock = threading.Lock()\n",
+        new="    pass\n",
+        breaks="A child that is forked during a scrape makes clients of its own.",
+        tests=_METRICS,
+    ),
+    Mutant(
+        name="refused_registry_keeps_half_the_metrics",
+        file="pyspark_log/client/metrics/counts.py",
+        old="                registry.unregister(made)\n",
+        new="                pass\n",
+        breaks="A registry that is refused is as it was.",
+        tests=_METRICS,
+    ),
+    Mutant(
         name="registry_is_kept_by_its_families",
         file="pyspark_log/client/metrics/counts.py",
         old="WeakValueDictionary[int, _Families] = WeakValueDictionary()",

@@ -45,12 +45,21 @@ class _Families:
     outlives the other."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        kinds = {name: each.kind for name, each in METRICS.items()}
         self._registry = registry
-        self._counters = {name: counter(registry, METRICS[name]) for name in METRICS if kinds[name] == "counter"}
-        self._histograms = {name: histogram(registry, METRICS[name]) for name in METRICS if kinds[name] == "histogram"}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._watched: WeakSet[_Watched] = WeakSet()  # a client that is gone without `close` is no longer in it
-        registry.register(self)
+        try:
+            for name, each in METRICS.items():
+                if each.kind == "counter":
+                    self._counters[name] = counter(registry, each)
+                elif each.kind == "histogram":
+                    self._histograms[name] = histogram(registry, each)
+            registry.register(self)
+        except ValueError as error:
+            for made in (*self._counters.values(), *self._histograms.values()):
+                registry.unregister(made)
+            raise InvalidConfigError(f"metrics: the registry has a metric of the same name already: {error}") from None
 
     def counter(self, name: str) -> Counter:
         return self._counters[name]
@@ -94,6 +103,7 @@ os.register_at_fork(after_in_child=_unlock)
 
 
 def _families_of(registry: CollectorRegistry) -> _Families:
+    """Raises `InvalidConfigError` if it is none, or has metrics of these names that are not ours."""
     if not isinstance(registry, CollectorRegistry):
         raise InvalidConfigError(f"metrics={registry!r:.80}: must be a CollectorRegistry of prometheus_client, or None")
     with _lock:
@@ -104,7 +114,8 @@ def _families_of(registry: CollectorRegistry) -> _Families:
 
 
 class ProducerCounts(ProducerMeters):
-    """Counts into ``registry``. Raises `InvalidConfigError` if that is not a `CollectorRegistry`."""
+    """Counts into ``registry``. Raises `InvalidConfigError` if that is not a `CollectorRegistry`, or already has other
+    metrics of the same names."""
 
     def __init__(self, registry: CollectorRegistry, client_id: str) -> None:
         self._families = _families_of(registry)

@@ -272,10 +272,12 @@ class Producer(forking.Forkable):
     def abort_transaction(self) -> None:
         """Drops what was not sent yet, and aborts: nobody who reads committed records gets any of it.
 
-        Futures of records that were not acknowledged fail. Raises `InvalidTxnStateError` if the transaction turns out
-        to have been committed, because the answer to `commit_transaction` was lost (it has ended, and the next one may
-        begin); `ProducerFencedError` (fatal: it is aborted by who took over, or was), `ClientStateError` if none is
-        open, `ClosedError`, `RetriableError` (retriable: only aborting is possible from then on).
+        Blocks until what was sent already is acknowledged or has failed, up to ``delivery_timeout_ms``: over a quota
+        that may be long. Futures of records that were not acknowledged fail. Raises `InvalidTxnStateError` if the
+        transaction turns out to have been committed, because the answer to `commit_transaction` was lost (it has ended,
+        and the next one may begin); `ProducerFencedError` (fatal: it is aborted by who took over, or was),
+        `ClientStateError` if none is open, `ClosedError`, `RetriableError` (retriable: only aborting is possible from
+        then on).
         """
         manager = self.transaction_manager()
         manager.give_up()
@@ -347,7 +349,10 @@ class Producer(forking.Forkable):
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes (at most ``timeout`` seconds, else 30), then ends all threads and connections. May be called again.
-        A transaction that is open is aborted.
+        A transaction that is open is aborted before.
+
+        ``timeout`` is not the whole time: a connection to a broker that is silent, or holds this client back over a
+        quota, ends after up to 12 s more, and an abort takes as long as `abort_transaction`.
 
         What is not acknowledged by then fails with `ClosedError`. Raises as `flush`.
         """

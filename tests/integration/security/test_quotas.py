@@ -12,16 +12,17 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.errors import TooManyStreamsError
-from broker_runtime.contract.flight import CLIENT_HEADER, STREAM_OPTIONS
+from broker_runtime.contract.flight import CLIENT_HEADER, STREAM_OPTIONS, message_of, read_ticket
 from broker_runtime.contract.frame import split_into_frames
 from broker_runtime.contract.schema import UNTYPED
-from broker_runtime.contract.streams import FetchHello, FetchPartition, ProduceHello
+from broker_runtime.contract.streams import FetchHello, FetchPartition, ProduceHello, ReadRequest, ReadResponse
 from pyspark_log import Admin, Consumer, Producer, QuotaEntity, read
 from pyspark_log.testing import LocalCluster
 from tests.integration.broker.test_metrics import samples
@@ -245,6 +246,19 @@ def test_calls_of_every_kind_are_slowed(
     assert throttled_s(cluster, "request_percentage") > before
 
 
+def test_fetches_of_a_session_that_is_open_take_processor_time_and_are_told(
+    cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str
+) -> None:
+    """Not only its beginning, which was before there was a quota."""
+    wanted = FetchPartition(topic=topic, partition=0, topic_id=admin.describe_topic(topic).topic_id.bytes, offset=0)
+    with streams.ProduceStream(client, ProduceHello(client_id="modest")) as modest:
+        assert modest.produce(frame_of(10), topic=topic).error is None
+    with streams.FetchSession(client, FetchHello(client_id=greedy)) as session:
+        assert session.fetch(wanted)[0].throttle_ms == 0
+        limit(cluster, admin, QuotaEntity(client_id=greedy), request_percentage=0.01)
+        assert any(session.fetch(wanted)[0].throttle_ms for _ in range(5)), "a second has 100 µs"
+
+
 def test_streams_over_the_quota_are_refused_until_one_ends(
     cluster: LocalCluster, admin: Admin, client: flight.FlightClient, topic: str, greedy: str
 ) -> None:
@@ -309,6 +323,24 @@ def test_quotas_of_a_user_count_for_all_its_clients_and_outlive_the_broker(
         streams.ProduceStream(client, ProduceHello(client_id=entity.client_id or "")) as stream,
     ):
         assert stream.produce(frame_of(2 * RATE), topic=topic).throttle_ms > 500
+
+
+def test_broker_that_stops_waits_for_nobody_whom_it_holds_back(tmp_path: Path) -> None:
+    """A range read shows nothing while it is held back, and would be found running when the broker's time is over."""
+    with LocalCluster(brokers=1, directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("t")
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send("t", os.urandom(MB)).result(60)
+            producer.send("t", os.urandom(MB)).result(60)
+        limit(cluster, admin, QuotaEntity(client_id="greedy"), consumer_byte_rate=1_000)
+        with flight.FlightClient(f"grpc://{cluster.bootstrap_servers}", generic_options=STREAM_OPTIONS) as client:
+            ticket = read_ticket(ReadRequest(topic="t", partition=0, start=0, client_id="greedy", batch_bytes=1))
+            held = client.do_get(ticket, streams.OPTIONS)
+            assert message_of(held.read_chunk().app_metadata, ReadResponse).throttle_ms > 15_000
+            cluster.stop(1)
+            output = (tmp_path / "broker-1" / "broker.out").read_text()
+            assert "stop server" not in output, "it names the calls that are left"
+            del held
 
 
 def test_brokers_have_no_quotas() -> None:

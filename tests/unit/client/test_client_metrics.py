@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from broker_runtime.contract.errors import (
     InvalidConfigError,
@@ -35,6 +36,7 @@ from pyspark_log.client.meters import (
     ConsumerMeters,
     ProducerMeters,
 )
+from pyspark_log.client.metrics import counts
 from pyspark_log.client.metrics.counts import ConsumerCounts, ProducerCounts
 from pyspark_log.client.metrics.table import METRICS
 from pyspark_log.client.producer import broker_sender
@@ -419,3 +421,26 @@ def test_each_second_of_a_wait_counts_once(caplog: pytest.LogCaptureFixture) -> 
     assert waits == [2.0, 2.0, 1.0]
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["throttle stream kind=fetch broker=3 client_id=me throttle_ms=2000"]
+
+
+@pytest.mark.parametrize("taken", ["pylog_consumer_polls", "pylog_producer_buffer_bytes"])
+def test_registry_that_has_such_a_metric_already_is_refused_and_left_as_it_was(taken: str) -> None:
+    """The error names the program's metric, also the second time, and not one of the client's own."""
+    registry = CollectorRegistry()
+    programs = Gauge(taken, "the program's own", registry=registry)
+    for _ in range(2):
+        with pytest.raises(InvalidConfigError, match=f"a metric of the same name already: .*{taken}"):
+            ProducerCounts(registry, "p")
+    assert [family.name for family in registry.collect()] == [taken]
+    registry.unregister(programs)
+    ProducerCounts(registry, "p").retried("t", 1)
+    assert registry.get_sample_value("pylog_producer_record_retries_total", {"client_id": "p", "topic": "t"}) == 1
+
+
+def test_child_that_is_forked_during_a_scrape_makes_clients() -> None:
+    """Another thread of the parent looks for clients, which the child does not have."""
+    with counts._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if counts._lock.acquire(timeout=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -238,7 +238,7 @@ def test_who_waits_for_anothers_answer_waits_a_bounded_time(monkeypatch: pytest.
     asker.start()
     try:
         assert is_asked.wait(5.0)
-        with pytest.raises(RequestTimedOutError, match="has not answered within 0.05 s"):
+        with pytest.raises(RequestTimedOutError, match=r"has not answered within 0\.05 s"):
             cache.ask("lags", question)
     finally:
         is_over.set()

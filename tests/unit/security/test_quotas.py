@@ -207,6 +207,51 @@ def test_quota_that_changes_ends_waits_and_counts_from_then_on() -> None:
     assert not allowance.limits(PRODUCER_BYTE_RATE)
 
 
+def test_change_of_other_quotas_forgives_nobody() -> None:
+    """Otherwise whoever changes quotas often lifts them all. A wait that is under way gets no longer either."""
+    world = World(quota("alice", producer_byte_rate=100.0), quota("bob", producer_byte_rate=1.0))
+    allowance, other = world.of("alice", "etl"), world.of("alice", "other")
+    allowance.spend(PRODUCER_BYTE_RATE, 600)
+    other.spend(PRODUCER_BYTE_RATE, 300)
+    for rate in range(2, 50):
+        world.table = QuotaTable([quota("alice", producer_byte_rate=100.0), quota("bob", producer_byte_rate=rate)])
+        assert 5_000 <= allowance.throttle_ms() <= 5_001
+        assert 8_000 <= world.of("alice", "new").throttle_ms() <= 8_001
+    world.table = QuotaTable()
+    assert allowance.throttle_ms() == 0
+
+
+def test_stream_that_looks_while_quotas_change_shares_the_rate_of_all_others() -> None:
+    """It has seen the old quotas, and another stream the new ones before it goes on."""
+    old = QuotaTable([quota("alice", producer_byte_rate=10.0)])
+    new = QuotaTable([quota("alice", producer_byte_rate=100.0)])
+    looks: list[QuotaTable] = []
+    clock = SleptClock()
+    quotas = Quotas(lambda: looks.pop() if looks else new, clock=clock)
+    first = quotas.of("alice", "first", (PRODUCER_BYTE_RATE,))
+    assert first.throttle_ms() == 0
+    looks.append(old)
+    quotas.of("alice", "late", (PRODUCER_BYTE_RATE,)).spend(PRODUCER_BYTE_RATE, 1)
+    first.spend(PRODUCER_BYTE_RATE, 600)
+    assert quotas.of("alice", "last", (PRODUCER_BYTE_RATE,)).throttle_ms() >= 4_999
+
+
+def test_nobody_is_held_back_by_a_broker_that_stops() -> None:
+    """Readers of ranges and ordinary Flight clients show nothing meanwhile, so that nothing else would end them."""
+    world = World(quota("alice", consumer_byte_rate=1.0, request_percentage=1.0))
+    allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
+    allowance.spend(CONSUMER_BYTE_RATE, 1_000)
+    world.quotas.begin_action("alice", "etl").spend(REQUEST_PERCENTAGE, 1_000)
+    allowance.wait(world.quotas.end_waits)
+    assert sum(world.clock.slept) == pytest.approx(1.0, abs=0.01)
+    before = list(world.clock.slept)
+    with world.quotas.holding(1 << 40):
+        allowance.wait_for_room(lambda: None)
+    allowance.wait()
+    world.quotas.begin_action("alice", "etl")
+    assert world.clock.slept == before
+
+
 def test_pieces_are_no_larger_than_a_second_of_the_quota() -> None:
     world = World(quota("alice", consumer_byte_rate=100.0))
     allowance = world.of("alice", "etl", CONSUMER_BYTE_RATE)
@@ -294,6 +339,21 @@ def test_actions_that_wait_are_so_many_and_one_client_alone_keeps_no_others_out(
     world.quotas.begin_action("carol", "etl")
 
 
+def test_action_that_has_waited_makes_room_for_others() -> None:
+    """One after the other, any number may wait, and one that was interrupted counts no more either."""
+    world = World(quota("alice", request_percentage=1.0))
+
+    def wait() -> None:
+        world.quotas.begin_action("alice", "etl").spend(REQUEST_PERCENTAGE, 1_000)
+
+    for _ in range(60):
+        wait()
+    assert len(world.clock.slept) == 59
+    with pytest.raises(ZeroDivisionError), world.quotas._one_more_waiting_action(Share("alice", None)):
+        raise ZeroDivisionError
+    assert not world.quotas._waiting_actions
+
+
 def test_streams_beyond_the_quota_are_refused_and_open_ones_stay() -> None:
     """All clients of a user count; when one ends there is room again."""
     world = World(quota("alice", max_connections=2.0), quota(None, DEFAULT, max_connections=1.0))
@@ -331,6 +391,15 @@ def test_names_of_clients_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
         world.of("alice", f"client-{number}").spend(PRODUCER_BYTE_RATE, 1_000)
     assert len(world.quotas._rates) == 10
     assert world.of("alice", "client-999").throttle_ms() > 0
+
+
+def test_client_that_comes_often_is_not_forgotten_for_names_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_RATES", 10)
+    world = World(quota(None, DEFAULT, producer_byte_rate=100.0))
+    world.of("alice", "etl").spend(PRODUCER_BYTE_RATE, 1_000)
+    for number in range(1_000):
+        world.of("alice", f"client-{number}").throttle_ms()
+        assert world.of("alice", "etl").throttle_ms() > 0
 
 
 @pytest.mark.parametrize(

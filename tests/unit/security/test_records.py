@@ -61,6 +61,15 @@ def test_what_one_broker_changes_another_knows_after_its_watch(
     assert other.users["alice"] == ALICE
 
 
+def test_looking_again_adds_no_watch(zookeeper: MemoryZooKeeper, records: SecurityRecords) -> None:
+    """A broker looks every ten seconds for months, and at all of them when one has changed."""
+    for number in range(1, 6):
+        records.alter_quotas([QuotaChange(entity=BOB, limits=(("producer_byte_rate", float(number)),))])
+        records.step()
+    for path in (SECURITY_ACLS, SECURITY_QUOTAS, SECURITY_TOKEN_KEY, SECURITY_USERS):
+        assert len(zookeeper._tree.data_watches[path]) == 1
+
+
 def test_acls_are_added_and_deleted_once(records: SecurityRecords) -> None:
     assert records.create_acls([WRITE, READ, READ]) == (READ, WRITE)
     assert records.create_acls([READ]) == ()

@@ -19,6 +19,7 @@ from broker_runtime.contract.flight import CONNECTION_OPTIONS, FRAMES_SCHEMA
 from broker_runtime.contract.link import open_client
 from broker_runtime.contract.settings import Address
 from broker_runtime.ports import choose_port
+from broker_runtime.security.quotas import NO_QUOTAS
 from broker_runtime.server import connections
 from broker_runtime.server.flight import ListenerPlan, PylogFlightServer, Services
 from tests.waiting import wait_until
@@ -48,7 +49,7 @@ class Noting(PylogFlightServer):
 
 def start(kind: type[Noting], port: int) -> Noting:
     checks: dict[str, Any] = {"is_broker": lambda headers: False, "is_current": lambda caller: True}
-    services = SimpleNamespace(actions={"metadata": None}, plain=None, **checks)
+    services = SimpleNamespace(quotas=NO_QUOTAS, actions={"metadata": None}, plain=None, **checks)
     plan = ListenerPlan(address=Address(HOST, port))
     return kind([plan], services=cast(Services, cast(Any, services)), max_streams=10, memory_bytes=1 << 30)
 

@@ -4,12 +4,15 @@ import contextlib
 import threading
 import types
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.flight import metadata
+from broker_runtime.contract.flight import frames_batch, metadata
 from broker_runtime.contract.streams import ProduceRequest
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.server import produce_stream
+from broker_runtime.server.boundary import PeerGoneError
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream
 from tests.callers import CLIENT
@@ -65,3 +68,45 @@ def test_stream_ends_at_once_when_its_acknowledging_thread_fails_while_its_reade
     serving.join(LIMIT_S)
     assert not serving.is_alive()
     assert len(raised) == 1
+
+
+class Holding:
+    """An allowance that holds a request back until what it calls meanwhile raises."""
+
+    def __init__(self):
+        self.noted = []
+
+    def limits(self, limit):
+        return False
+
+    def wait_for_room(self, still_waiting):
+        self.noted.append("room")
+
+    def wait(self, still_waiting, *, holding_bytes):
+        self.noted.append(("hold", holding_bytes))
+        deadline = Deadline(LIMIT_S)
+        while not deadline.expired:
+            still_waiting()
+            deadline.sleep(0.01)
+        self.noted.append("nothing ended the wait")
+
+
+def test_request_is_read_when_there_is_room_and_held_until_its_client_is_gone():
+    """The client's next request was not read, so that only a heartbeat shows that it has left. Nothing is appended."""
+    allowance = Holding()
+
+    def read_chunk():
+        allowance.noted.append("read")
+        return types.SimpleNamespace(
+            app_metadata=metadata(ProduceRequest(request_id=1, topic="t")), data=frames_batch([pa.py_buffer(b"frame")])
+        )
+
+    def write(_):
+        raise OSError("it is gone")
+
+    phase = contextlib.nullcontext()
+    stream = OpenStream(kind="produce", caller=CLIENT, address=None, reading=phase, writing=phase, allowance=allowance)
+    reader, writer = types.SimpleNamespace(read_chunk=read_chunk), types.SimpleNamespace(write=write)
+    with pytest.raises(PeerGoneError, match="it left while it was held back"):
+        ProduceStream(reader, writer, service=None, budget=None, stream=stream).serve()
+    assert allowance.noted == ["room", "read", ("hold", 5)]
