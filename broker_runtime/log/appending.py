@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ from broker_runtime.log.segment import StampedFrame
 MAX_TIMESTAMP_AHEAD_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
+class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
     """Records [base_offset, next_offset) were written, not necessarily durably.
 
     ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they were written
@@ -54,8 +52,7 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedFrame:
+class VerifiedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame whose checksums hold: its bytes (not copied), its header, and what it says if it is a control frame."""
 
     buffer: memoryview
@@ -114,11 +111,13 @@ def find_duplicate(
 
     Raises as `ProducerState.check`, and `InvalidRequestError` if such a frame is not the only one of its append.
     """
-    if all(frame.header.producer_id < 0 for frame in frames):
-        return None
     if len(frames) != 1:
-        raise InvalidRequestError(f"a frame with a producer id comes alone, not with {len(frames) - 1} others")
+        if any(frame.header.producer_id >= 0 for frame in frames):
+            raise InvalidRequestError(f"a frame with a producer id comes alone, not with {len(frames) - 1} others")
+        return None
     header = frames[0].header
+    if header.producer_id < 0:
+        return None
     repeated = producers.check(header, begin)
     if repeated is None:
         return None

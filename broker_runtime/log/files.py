@@ -170,7 +170,7 @@ class RealFiles:
         return total
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
-        waiting = [memoryview(buffer) for buffer in buffers if memoryview(buffer).nbytes]
+        waiting = [view for buffer in buffers if (view := memoryview(buffer)).nbytes]
         while waiting:
             done = os.pwritev(descriptor, waiting[:_BUFFERS_PER_WRITE], position)
             position += done

@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -321,7 +322,7 @@ class PartitionLog:
                     begin, now_ms=now_ms, producer_id=first.producer_id, producer_epoch=first.producer_epoch
                 )
                 result = self._stamp_and_append([opening, *verified], leader_epoch, now_ms)
-                return replace(result, base_offset=result.base_offset + 1)
+                return msgspec.structs.replace(result, base_offset=result.base_offset + 1)
         self._require_stored(verified[0], duplicate)
         return duplicate
 
@@ -349,11 +350,14 @@ class PartitionLog:
             return self._stamp_and_append([control_frame(end, now_ms=now_ms)], leader_epoch, now_ms)
 
     def _stamp_and_append(self, verified: Sequence[VerifiedFrame], leader_epoch: int, now_ms: int) -> AppendResult:
-        offset = base_offset = self._state.segments.end_offset
-        self._state.leads(leader_epoch)
-        self._state.epochs.assign(leader_epoch, offset)
+        state = self._state
+        topic_id, partition = state.identity.topic_id, state.identity.partition
+        is_log_append_time = state.config.message_timestamp_type == "LogAppendTime"
+        offset = base_offset = state.segments.end_offset
+        state.leads(leader_epoch)
+        state.epochs.assign(leader_epoch, offset)
         # The recovery that reads this stamp must not take for damage what a power failure may lose.
-        durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
+        durable_watermark = min(state.high_watermark, state.commit.durable_end_offset)
         batch = []
         for frame in verified:
             each = stamped(
@@ -362,18 +366,18 @@ class PartitionLog:
                 leader_epoch=leader_epoch,
                 append_time_ms=now_ms,
                 high_watermark=durable_watermark,
-                topic_id=self.topic_id,
-                partition=self.partition,
-                is_log_append_time=self._state.config.message_timestamp_type == "LogAppendTime",
+                topic_id=topic_id,
+                partition=partition,
+                is_log_append_time=is_log_append_time,
             )
             batch.append(each)
             offset = each.header.next_offset
-        self._state.append(batch, now_ms)
+        state.append(batch, now_ms)
         return AppendResult(
             base_offset=base_offset,
             next_offset=offset,
             append_time_ms=now_ms,
-            max_timestamp_ms=max(each.header.latest_timestamp_ms for each in batch),
+            max_timestamp_ms=max([each.header.latest_timestamp_ms for each in batch]),
         )
 
     def _require_stored(self, frame: VerifiedFrame, duplicate: AppendResult) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 
 class Disk(Protocol):
@@ -24,8 +25,7 @@ class Disk(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingAppend:
+class PendingAppend(msgspec.Struct, frozen=True, kw_only=True):
     """Frames that are in the leader's log, from ``base_offset`` up to ``next_offset``, and not yet acknowledged.
     ``is_duplicate``: they were there before."""
 

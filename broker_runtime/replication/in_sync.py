@@ -288,10 +288,14 @@ class InSyncSet:
         return self._proposed is not None or self._now_ms < self._not_before_ms
 
     def _possible(self) -> list[frozenset[int]]:
+        if self._proposed is None and not self._unknown:
+            return [self.leadership.in_sync]
         changes = [*self._unknown, self._proposed] if self._proposed is not None else self._unknown
         return [self.leadership.in_sync, *(frozenset(change.in_sync) for change in changes)]
 
     def _joining_soon(self) -> frozenset[int]:
+        if not self._followers:
+            return frozenset()
         maximal = self.maximal
         return frozenset(
             broker_id
@@ -382,9 +386,10 @@ def advanced_high_watermark(current: int, replicated_ends: Mapping[int, int], in
     Kafka's rule (`Partition.maybeIncrementLeaderHW`), over durable ends instead of log ends where ``flush.mode=ack``:
     the high watermark is the minimum over the maximal in-sync set, and never goes back within one leadership.
     """
-    if not in_sync or any(broker_id not in replicated_ends for broker_id in in_sync):
+    ends = [replicated_ends[broker_id] for broker_id in in_sync if broker_id in replicated_ends]
+    if not ends or len(ends) < len(in_sync):
         return current
-    return max(current, min(replicated_ends[broker_id] for broker_id in in_sync))
+    return max(current, min(ends))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

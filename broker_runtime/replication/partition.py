@@ -355,14 +355,16 @@ class Partition:
         """
         deadline = Deadline(timeout_s)
         if self.log.waits_for_device:
+            end = pending.next_offset
             try:
-                end = pending.next_offset
                 durable = self.log.flush(end, timeout_s, is_over=lambda: not self._is_led_as_for(pending))
             except LogStorageError:
                 self.announce()  # waiting readers learn it now
                 raise
-            if durable < pending.next_offset:  # truncated, or the role ended, even if it has begun again by now
+            if durable < end:  # truncated, or the role ended, even if it has begun again by now
                 raise self._not_led_as_for(pending)
+        if self._lock.is_met_now(lambda: self._check_acknowledged(pending, acks, is_first=True)):
+            return
         is_first = True
 
         def check() -> float:
@@ -709,9 +711,8 @@ class Partition:
         return led
 
     def _not_led_as_for(self, pending: PendingAppend) -> NotLeaderOrFollowerError:
-        return NotLeaderOrFollowerError(
-            f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
-        )
+        offset = pending.next_offset - 1
+        return NotLeaderOrFollowerError(f"{self} changed its leader before offset {offset} was acknowledged")
 
     def _is_led_as_for(self, pending: PendingAppend) -> bool:
         """Whether the leadership under which it was appended still lasts. Needs no lock."""
@@ -727,9 +728,8 @@ class Partition:
 
     def _learn(self, leadership: Leadership) -> None:
         if leadership.leader_epoch < self._known_epoch:
-            raise FencedLeaderEpochError(
-                f"{self}: leader epoch {leadership.leader_epoch} is over, the present one is {self._known_epoch}"
-            )
+            over, known = leadership.leader_epoch, self._known_epoch
+            raise FencedLeaderEpochError(f"{self}: leader epoch {over} is over, the present one is {known}")
         is_new_epoch = leadership.leader_epoch > self._known_epoch
         self._known_epoch = leadership.leader_epoch
         if is_new_epoch or self._newest is None or leadership.version >= self._newest.version:

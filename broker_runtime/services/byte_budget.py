@@ -25,7 +25,7 @@ class ByteBudget:
     def acquire(self, size_bytes: int, timeout_s: float) -> bool:
         """Takes ``size_bytes``, waiting up to ``timeout_s`` for them. False: they were not free in time."""
         with self._freed:
-            if not self._freed.wait_for(lambda: self._fits(size_bytes), timeout_s):
+            if not self._fits(size_bytes) and not self._freed.wait_for(lambda: self._fits(size_bytes), timeout_s):
                 return False
             self._used_bytes += size_bytes
             return True

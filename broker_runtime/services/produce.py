@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from broker_runtime.contract.errors import (
@@ -43,8 +43,7 @@ _SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever time the req
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingProduce:
+class PendingProduce(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was appended, or refused (``error``), and is not answered yet. Holds no frame."""
 
     request_id: int

@@ -115,8 +115,8 @@ LOG: Final = (
     Mutant(
         name="stamp_has_an_undurable_high_watermark",
         file="broker_runtime/log/partition_log.py",
-        old="min(self._state.high_watermark, self._state.commit.durable_end_offset)",
-        new="self._state.high_watermark",
+        old="min(state.high_watermark, state.commit.durable_end_offset)",
+        new="state.high_watermark",
         breaks="A frame's stamp has no high watermark above the durable end.",
         tests=(
             "tests/unit/log/test_partition_log.py",
@@ -397,7 +397,7 @@ LOG: Final = (
     Mutant(
         name="log_that_leads_again_is_not_marked",
         file="broker_runtime/log/partition_log.py",
-        old="        self._state.leads(leader_epoch)\n",
+        old="        state.leads(leader_epoch)\n",
         new="",
         breaks="Once a log leads, its frames say what is on its own device: a bad one below that is damage.",
         tests=("tests/unit/log/test_log_flush_modes.py",),

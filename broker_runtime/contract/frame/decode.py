@@ -87,7 +87,7 @@ def decode_frame(
         check_stamp(view, topic_id=topic_id, partition=partition)
     directory = parse_directory(view, header)
     schema = schemas.get(header.schema_id)
-    check_columns(directory, schema)
+    check_columns(directory.columns, schema)
     latest = schemas.latest
     wanted = tuple(columns) if columns is not None else _all_columns(latest)
     found = _decode_chunks(buffer, view, header, directory, schema, frozenset(wanted))

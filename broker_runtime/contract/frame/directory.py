@@ -117,7 +117,7 @@ def parse_directory(head: memoryview, header: FrameHeader) -> Directory:
     if count > MAX_COLUMNS or columns_end > len(data):
         raise CorruptRecordError(f"a directory of {len(data)} bytes cannot have {count} columns")
     columns = tuple(column_id for (column_id,) in _COLUMN_ID.iter_unpack(data[chunks_end:columns_end]))
-    if any(columns[i] >= columns[i + 1] for i in range(count - 1)):
+    if count > 1 and any(columns[i] >= columns[i + 1] for i in range(count - 1)):
         raise CorruptRecordError(f"column ids do not rise: {columns}")
     return Directory(chunks, columns, data, header.record_count)
 

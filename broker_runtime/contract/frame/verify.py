@@ -7,6 +7,7 @@ work per chunk and column. Readers do what needs the rows, full validation, in `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -103,9 +104,8 @@ def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | Topi
     schema = schemas.get(header.schema_id) if isinstance(schemas, SchemaHistory) else schemas
     if schema.schema_id != header.schema_id:
         raise SchemaMismatchError(f"the frame follows schema {header.schema_id}, the topic's is {schema.schema_id}")
-    check_columns(directory, schema)
+    own = check_columns(directory.columns, schema)
     check_statistics_kinds(directory, schema)
-    own = tuple(column_id for column_id in directory.columns if column_id < TIMESTAMP_COLUMN_ID)
     if (size := header.record_count * missing_row_bytes(schema, own)) > MAX_UNCOMPRESSED_BYTES:
         raise RecordTooLargeError(
             f"{header.record_count} records without {len(schema.arrow) - len(own)} of the topic's columns: readers "
@@ -182,10 +182,12 @@ def _cut_off(position: int, stored_bytes: int, size: int) -> CorruptRecordError:
     return CorruptRecordError(f"the frame at {position} needs {stored_bytes} bytes, {size - position} are left")
 
 
-def check_columns(directory: Directory, schema: TopicSchema) -> None:
-    """Checks that the directory's columns are the schema's and that no required one is missing."""
+@lru_cache(maxsize=1024)
+def check_columns(columns: tuple[int, ...], schema: TopicSchema) -> tuple[int, ...]:
+    """Checks that a directory's ``columns`` are the schema's and that no required one is missing. Returns those that
+    are the user's own. Raises `CorruptRecordError`, `SchemaMismatchError`."""
     count = len(schema.arrow)
-    own = [column_id for column_id in directory.columns if column_id < TIMESTAMP_COLUMN_ID]
+    own = tuple(column_id for column_id in columns if column_id < TIMESTAMP_COLUMN_ID)
     if own and own[-1] >= count:
         raise CorruptRecordError(
             f"column id {own[-1]} is unknown to schema {schema.schema_id}, which has {count} columns"
@@ -194,6 +196,7 @@ def check_columns(directory: Directory, schema: TopicSchema) -> None:
     if missing:
         names = ", ".join(schema.arrow.names[column_id] for column_id in sorted(missing))
         raise SchemaMismatchError(f"the frame lacks columns that allow no nulls: {names}")
+    return own
 
 
 def check_statistics_kinds(directory: Directory, schema: TopicSchema) -> None:

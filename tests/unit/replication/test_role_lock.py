@@ -39,6 +39,31 @@ def test_role_lock_leaves_a_change_to_the_holder():
     assert lock.acquire(False)
 
 
+def test_first_look_needs_a_free_lock_and_carries_out_what_came_meanwhile():
+    """It answers only what a wait would have found at once, and leaves the lock as every holder does."""
+    lock, done = RoleLock(), []
+
+    def check(wait_s):
+        lock.carry_out(lambda: done.append(wait_s))
+        return wait_s
+
+    assert lock.is_met_now(lambda: check(0.0))
+    assert not lock.is_met_now(lambda: check(0.5))
+    assert done == [0.0, 0.5]
+    with lock:
+        assert not lock.is_met_now(lambda: check(0.0))
+    assert done == [0.0, 0.5]
+
+
+def test_first_look_leaves_a_busy_log_to_the_wait_and_raises_all_else():
+    """A thread that has the log is no answer; an error of the partition is."""
+    lock = RoleLock()
+    assert not lock.is_met_now(lambda: _raise(RequestTimedOutError("busy")))
+    with pytest.raises(LogStorageError):
+        lock.is_met_now(lambda: _raise(LogStorageError("x")))
+    assert lock.acquire(False)
+
+
 def test_role_lock_loses_no_change_between_threads():
     """However holders and changes interleave, each change is made once."""
     lock, done = RoleLock(), []
@@ -156,3 +181,7 @@ def append(partition, value):
 def tells_without_looking(partition):
     fetch = FollowerFetch(broker_id=2, broker_epoch=1, offset=0, durable_end=0, leader_epoch=2, last_fetched_epoch=-1)
     partition.follower_fetch(fetch, max_bytes=1 << 20, now_ms=0)
+
+
+def _raise(error):
+    raise error
