@@ -17,7 +17,7 @@ from typing import TextIO
 
 from pyspark_log import Consumer, Producer, read
 
-PAUSE_S = 0.05
+PAUSE_S = 0.2  # six clients and three brokers share two cores
 BATCH = 10
 QUIET_S = 3.0
 LIMIT_S = 60

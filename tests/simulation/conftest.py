@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.simulator.pool import call_named
+from tests.simulation.simulator.pool import call_named, stay_on_one_processor
 
 ROOT = Path(__file__).parents[2]
 _LIMIT_S = 590.0
@@ -24,7 +24,7 @@ _pool = pytest.StashKey[ProcessPoolExecutor]()
 def process_without_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Starts when the first test is to run there."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as request.config.stash[_pool]:
+    with ProcessPoolExecutor(1, context, stay_on_one_processor) as request.config.stash[_pool]:
         yield
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.controller import unproven
@@ -84,7 +86,7 @@ def acknowledges_duplicates_early() -> Patches:
 
     def append_as_leader(self: PartitionLog, frames: Sequence[Any], **kwargs: Any) -> Any:
         result = real(self, frames, **kwargs)
-        return dataclasses.replace(result, next_offset=0) if result.is_duplicate else result
+        return msgspec.structs.replace(result, next_offset=0) if result.is_duplicate else result
 
     yield mock.patch.object(PartitionLog, "append_as_leader", append_as_leader)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,8 +97,17 @@ def outcomes(
         yield from map(run, seeds)
         return
     # Spawned: the simulation is single-threaded, whoever starts it may not be.
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, stay_on_one_processor) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+def stay_on_one_processor() -> None:
+    """For a process that runs seeds: its threads take turns, and a turn costs less on the same processor (a fifth of
+    all)."""
+    if hasattr(os, "sched_setaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+        number = int(multiprocessing.current_process().name.rpartition("-")[2])  # among its parent's
+        os.sched_setaffinity(0, {allowed[(os.getppid() + number) % len(allowed)]})
 
 
 def call_named(module: str, name: str, arguments: Mapping[str, object]) -> None:
