@@ -20,7 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+
+from broker_runtime.contract.arrays import number_array
 
 _ATTRIBUTES_BYTES: Final = 128  # pthread_attr_t, which has 56 or 64
 _IMPOSSIBLE_BYTES: Final = 1 << 56  # more than processors can address
@@ -95,7 +98,7 @@ def allowing_threads() -> Iterator[None]:
 
 def _start_arrow_threads() -> None:
     """Arrow starts the threads of its pool when they are needed first."""
-    columns = [pa.array([bytes(1 << 16)]) for _ in range(8 * pa.cpu_count())]
+    columns = [number_array(np.zeros(1 << 13, np.int64)) for _ in range(8 * pa.cpu_count())]
     batch = pa.record_batch(columns, names=[str(number) for number in range(len(columns))])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

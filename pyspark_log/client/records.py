@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from broker_runtime.contract.arrays import number_array
 from broker_runtime.contract.errors import InvalidTimestampError
 from broker_runtime.contract.model import TimestampType, TopicPartition
 
@@ -120,7 +121,7 @@ class ConsumedBatch:
         """Each row's offset, int64."""
         if self._offsets is not None:
             return self._offsets
-        return pa.array(np.arange(self.base_offset, self.base_offset + len(self), dtype=np.int64))
+        return number_array(np.arange(self.base_offset, self.base_offset + len(self), dtype=np.int64))
 
     @property
     def row_offsets(self) -> Sequence[int]:
@@ -144,7 +145,7 @@ class ConsumedBatch:
     def timestamps_ms(self) -> pa.Array:
         """Each row's time in ms, int64."""
         if isinstance(self._times, int):
-            return pa.array(np.full(len(self), self._times, np.int64))
+            return number_array(np.full(len(self), self._times, np.int64))
         return self._times
 
     def slice(self, start: int, length: int | None = None) -> ConsumedBatch:

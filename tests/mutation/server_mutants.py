@@ -13,6 +13,22 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="broker_imports_pandas",
+        file="broker_runtime/__main__.py",
+        old='        if name == "pandas":',
+        new="        if False:",
+        breaks="A broker does without pandas: it would cost each start 0.2 s, and 40 MB.",
+        tests=("tests/integration/client/test_without_pandas.py",),
+    ),
+    Mutant(
+        name="constant_times_are_converted_by_pyarrow",
+        file="pyspark_log/client/records.py",
+        old="return number_array(np.full(len(self), self._times, np.int64))",
+        new="return pa.array(np.full(len(self), self._times, np.int64))",
+        breaks="A consumer that gives no Python values does without pandas.",
+        tests=("tests/integration/client/test_without_pandas.py",),
+    ),
+    Mutant(
         name="headers_without_end_are_taken",
         file="broker_runtime/metrics/http_listener.py",
         old="        self._left_bytes -= len(line)\n",

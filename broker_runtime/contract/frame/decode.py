@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker_runtime.contract.arrays import empty_rows, number_array
 from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
 from broker_runtime.contract.frame.directory import (
     HEADERS_COLUMN_ID,
@@ -26,6 +27,7 @@ from broker_runtime.contract.schema.cast import check_nulls
 from broker_runtime.contract.schema.validity import find_bad_value
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+_THOUSAND = number_array(np.array([1000]))[0]
 _OUT_OF_MEMORY = ("not enough memory", "ERROR_allocation_failed")
 """What zstd and lz4 say when they cannot allocate memory. Arrow reports that as a failed decompression."""
 
@@ -55,9 +57,9 @@ class DecodedFrame:
         if latest_ms > _MAX_TIMESTAMP_MS:
             raise CorruptRecordError(f"timestamps of up to {latest_ms} ms are out of range")
         if self.constant_timestamp_ms is not None:
-            microseconds = pa.array(np.full(self.header.record_count, self.constant_timestamp_ms * 1000, np.int64))
+            microseconds = number_array(np.full(self.header.record_count, self.constant_timestamp_ms * 1000, np.int64))
         elif self.timestamps is not None:
-            microseconds = pc.multiply_checked(self.timestamps, 1000)
+            microseconds = pc.multiply_checked(self.timestamps, _THOUSAND)
         else:
             raise ValueError("the frame was decoded without the column of timestamps")
         return microseconds.view(pa.timestamp("us", "UTC"))
@@ -209,5 +211,5 @@ def _batch(found: dict[int, pa.Array], latest: TopicSchema, ids: list[int], head
         arrays.append(pa.nulls(rows, latest.arrow.field(column_id).type) if array is None else array)
     schema = chunk_layout(latest, tuple(ids)).schema
     if not arrays:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_struct_array(empty_rows(rows))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from broker_runtime.contract.arrays import number_array, repeated_text
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
 from broker_runtime.contract.predicate import METADATA_COLUMNS, Predicate, matching, parse_predicate
@@ -172,7 +173,7 @@ class _Rows:
             return self._constants.number_column(self._decoded.header.timestamp_type, self._count)
         if name == "offset":
             start = self._decoded.header.base_offset + self._first
-            return pa.array(np.arange(start, start + self._count, dtype=np.int64))
+            return number_array(np.arange(start, start + self._count, dtype=np.int64))
         if name == "timestamp":
             return self._cut(self._decoded.timestamp_column())
         assert name == "headers"
@@ -193,17 +194,17 @@ class _Constants:
     """Columns with the same value in every row: made once, as long as needed, then sliced."""
 
     def __init__(self, topic: str) -> None:
-        self._topic = pa.scalar(topic, pa.string())
-        self._topics: pa.Array = pa.array([], pa.string())
+        self._topic = topic
+        self._topics: pa.Array = pa.nulls(0, pa.string())
         self._numbers: dict[int, pa.Array] = {}
 
     def topic_column(self, rows: int) -> pa.Array:
         if len(self._topics) < rows:
-            self._topics = pa.repeat(self._topic, rows)
+            self._topics = repeated_text(self._topic, rows)
         return self._topics.slice(0, rows)
 
     def number_column(self, number: int, rows: int) -> pa.Array:
         column = self._numbers.get(number)
         if column is None or len(column) < rows:
-            column = self._numbers[number] = pa.array(np.full(rows, number, np.int32))
+            column = self._numbers[number] = number_array(np.full(rows, number, np.int32))
         return column.slice(0, rows)

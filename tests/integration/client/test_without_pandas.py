@@ -1,0 +1,58 @@
+"""pandas, which pyarrow imports at its first conversion of a value, costs a process 0.2 s and 40 MB. Brokers do without
+it, and so do clients that convert none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark_log import Consumer, Producer
+from pyspark_log.testing import LocalCluster
+
+_LIMIT_S = 60
+_CLIENT = """
+import sys
+from pyspark_log import Consumer, Producer, read
+topic, servers = sys.argv[1:]
+with Producer(servers) as producer:
+    producer.send(topic, b"v").result(30)
+    producer.send(topic, b"v", key=b"k").result(30)
+with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+    found = []
+    while len(found) < 2:
+        found += consumer.poll(1)
+    consumer.seek_to_beginning()
+    rows = 0
+    while rows < 2:
+        for batch in consumer.poll_batches(1):
+            rows += len(batch.offsets) - len(batch.timestamps) + len(batch)
+assert sum(batch.num_rows for batch in read(topic, bootstrap_servers=servers)) == 2
+print("pandas" in sys.modules)
+"""
+
+
+def test_client_imports_no_pandas(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    assert importlib.util.find_spec("pandas") is not None, "else this shows nothing"
+    command = [sys.executable, "-c", _CLIENT, new_topic(), bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_broker_loads_no_pandas(pylog_cluster: LocalCluster, new_topic: Callable[..., str]) -> None:
+    """Also when it looks for a time among several of one frame, for which it converts a number."""
+    topic = new_topic()
+    with Producer(pylog_cluster.bootstrap_servers) as producer:
+        for timestamp in (1_000, 2_000, 3_000):
+            producer.send(topic, b"v", timestamp=timestamp)
+    with Consumer(topic, bootstrap_servers=pylog_cluster.bootstrap_servers) as consumer:
+        assert [each.offset for each in consumer.offsets_for_times({(topic, 0): 1_500}).values() if each] == [1]
+    if sys.platform != "linux":  # only Linux shows what a process has loaded
+        return
+    for broker_id in pylog_cluster.broker_ids:
+        loaded = Path(f"/proc/{pylog_cluster.pid(broker_id)}/maps").read_text()
+        assert "/pyarrow/" in loaded
+        assert "/pandas/" not in loaded
