@@ -18,8 +18,9 @@ def number_array(values: np.ndarray) -> pa.Array:
 
 
 def repeated_text(text: str, rows: int) -> pa.Array:
-    """A string array with ``text`` in each of ``rows`` rows."""
+    """A string array with ``text`` in each of ``rows`` rows: less than 2 GiB in all."""
     data = text.encode()
+    assert len(data) * rows < 1 << 31, (text, rows)
     ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data * rows)])
 
