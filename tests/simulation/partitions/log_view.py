@@ -1,7 +1,7 @@
 """A partition's log as it lies on a broker's disk, seen from outside: nothing is opened, loaded or changed.
 
 Rule: a log ends for the observer at the first byte that is no whole, undamaged frame of this partition that continues
-it. What was seen before is looked at again only where it was written over.
+it; of deleted records it need not have any. What was seen before is looked at again only where it was written over.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class DiskView:
             if not self._walk(at, path, start, frames):
                 view.is_whole = False
                 break
+        if frames and frames[0].base_offset != int(frames[0].segment.stem):
+            view.is_whole = False
         if before != frames[: len(before)]:
             view.changes += 1
         view.frames = frames
@@ -138,20 +140,36 @@ class DiskView:
             return False
         while position < len(data):
             frame = self._frame(at, path, data, position)
+            behind = self._behind_deleted(at, path, data, position) if frame is None else 0
+            if behind:
+                frames.clear()
+                position = behind
+                continue
             if frame is None or (frames and frame.base_offset != frames[-1].next_offset):
                 return False
             frames.append(frame)
             position = frame.end_position
         return True
 
+    def _behind_deleted(self, at: TopicPartition, path: Path, data: memoryview, position: int) -> int:
+        """The position behind a frame that is bad, of which all records were deleted: nobody misses it. Else 0."""
+        try:
+            header = parse_header(data, position)
+        except PylogError:
+            return 0
+        return position + header.frame_bytes if header.next_offset <= self._saved_start(at, path) else 0
+
     def _begins_at(self, at: TopicPartition, path: Path) -> bool:
         """Whether what is below that segment was deleted, or is about to be: a crash then may leave any of it, with
         gaps. (One that takes the end of the segment before leaves a gap, too.)"""
-        directory = path.parent
+        is_anew = bool(self._files.seen(path.parent / RESTART_NAME))
+        return is_anew or self._saved_start(at, path) >= int(path.stem)
+
+    def _saved_start(self, at: TopicPartition, path: Path) -> int:
+        """The log's start as its directory has it; -1: it has none."""
         entry = re.compile(rf"^{re.escape(at.topic)} {at.partition} (\d+)$", re.MULTILINE)
-        saved = entry.search(self._files.seen(directory.parent / LOG_START_NAME).decode())
-        is_anew = bool(self._files.seen(directory / RESTART_NAME))
-        return is_anew or (saved is not None and int(saved[1]) >= int(path.stem))
+        saved = entry.search(self._files.seen(path.parent.parent / LOG_START_NAME).decode())
+        return int(saved[1]) if saved is not None else -1
 
     def _frame(self, at: TopicPartition, path: Path, data: memoryview, position: int) -> StoredFrame | None:
         try:

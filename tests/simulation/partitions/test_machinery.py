@@ -91,6 +91,22 @@ def test_log_ends_for_the_observer_at_the_first_damaged_frame(files):
     assert log.log_end_offset == 3
 
 
+def test_bad_frame_of_deleted_records_does_not_end_a_log(files):
+    """A power failure may leave it half written, and no broker looks at it."""
+    log = written(files, b"a", b"b", b"c")
+    path = Path("/data/t-0") / f"{0:020d}.log"
+    files.damage(path, parse_header(files.content(path)).frame_bytes - 1, 1)
+    view = DiskView(files, {"t": [TOPIC_ID.bytes]})
+    view.refresh()
+    assert view.logs[AT].frames == []
+    log.set_high_watermark(2)
+    log.delete_records(1, 1)
+    view.refresh_all()
+    view.refresh()
+    assert [stored.base_offset for stored in view.logs[AT].frames] == [1, 2]
+    assert not view.logs[AT].is_whole
+
+
 def test_dead_disk_takes_nothing(files):
     """After a crash nothing reaches it until the machine is up again."""
     log = written(files, b"a", b"b")
