@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from broker_runtime.contract.arrays import number_array
 
 _ATTRIBUTES_BYTES: Final = 128  # pthread_attr_t, which has 56 or 64
 _IMPOSSIBLE_BYTES: Final = 1 << 56  # more than processors can address
+_MOST_ROUNDS: Final = 30  # nearly always one; all, where Arrow's threads run already
 
 
 class _Limit:
@@ -60,7 +62,8 @@ _c = (
 
 def prepare() -> None:
     """To be called before `refuse_threads`. Threads that Python starts from now on are never refused."""
-    _start_arrow_threads()
+    if _c is not None and not _limit.usual_bytes:
+        _start_arrow_threads()
     with _limit.lock:
         if _c is None or _limit.usual_bytes:
             return
@@ -97,10 +100,18 @@ def allowing_threads() -> Iterator[None]:
 
 
 def _start_arrow_threads() -> None:
-    """Arrow starts the threads of its pool when they are needed first."""
-    columns = [number_array(np.zeros(1 << 13, np.int64)) for _ in range(8 * pa.cpu_count())]
+    """Arrow starts a thread of its pool when there are more tasks than threads. So the tasks take longer (0.4 ms) than
+    to start one; on a busy machine the threads may still be done with them before the last is started: then again."""
+    columns = [number_array(np.arange(1 << 13))] * (4 * pa.cpu_count())
     batch = pa.record_batch(columns, names=[str(number) for number in range(len(columns))])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_batch(batch)  # a task for each column
-    pa.ipc.open_stream(sink.getvalue()).read_all()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=6))
+    enough = _thread_count() + pa.cpu_count()
+    for _ in range(_MOST_ROUNDS):
+        with pa.ipc.new_stream(pa.MockOutputStream(), batch.schema, options=options) as writer:
+            writer.write_batch(batch)  # a task for each column
+        if _thread_count() >= enough:
+            return
+
+
+def _thread_count() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))

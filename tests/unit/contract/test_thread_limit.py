@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 
+import pytest
+
+_IS_LIMITED = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "pthread_setattr_default_np")
 _PROGRAM = """
 import ctypes, threading
 import pyarrow as pa
@@ -50,11 +54,35 @@ refuse_threads(False)
 print(started(), runs())
 """
 
+_ALL_STARTED = """
+import os
+import pyarrow as pa
+from broker_runtime.contract.thread_limit import prepare
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+prepare()
+print(threads() - before == pa.cpu_count())
+"""
+
 
 def test_threads_are_refused_but_those_of_python_and_of_arrow() -> None:
     """In a process of its own, as it is for all of it."""
-    is_limited = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "pthread_setattr_default_np")
-    refused = "False" if is_limited else "True"
+    refused = "False" if _IS_LIMITED else "True"
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     expected = ["True", "True", "True", refused, "True", "True", "True", refused, "True", "True"]
     assert done.stdout.split() == expected, done.stderr
+
+
+@pytest.mark.skipif(not _IS_LIMITED, reason="no thread is ever refused")
+@pytest.mark.parametrize("processors", [1, 2, 48])
+def test_arrow_has_all_its_threads_before_any_is_refused(processors: int) -> None:
+    """Also where it takes a thread longer to start than the others to do what there is to do: more threads than
+    processors. A decompression that needs one more would fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ALL_STARTED], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(processors)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True"], done.stderr
