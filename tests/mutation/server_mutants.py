@@ -13,6 +13,14 @@ _START = ("tests/unit/server/test_flight_start.py",)
 
 SERVER: Final = (
     Mutant(
+        name="some_of_arrows_threads_are_enough",
+        file="broker_runtime/contract/thread_limit.py",
+        old="* (4 * pa.cpu_count())",
+        new="* 1",
+        breaks="All of Arrow's threads run before any is refused.",
+        tests=("tests/unit/contract/test_thread_limit.py",),
+    ),
+    Mutant(
         name="broker_imports_pandas",
         file="broker_runtime/__main__.py",
         old='        if name == "pandas":',

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ def stay_on_one_processor() -> None:
     all)."""
     if hasattr(os, "sched_setaffinity"):
         allowed = sorted(os.sched_getaffinity(0))
-        number = int(multiprocessing.current_process().name.rpartition("-")[2])  # among its parent's
+        number = int(re.split("[-:]", multiprocessing.current_process().name)[-1])  # among its parent's
         os.sched_setaffinity(0, {allowed[(os.getppid() + number) % len(allowed)]})
 
 
