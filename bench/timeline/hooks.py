@@ -79,7 +79,7 @@ HOOKS = (
     Hook("broker_runtime.server.boundary:read_chunk", "wait for message", "wait"),
     Hook("broker_runtime.server.boundary:write", "write answer", "network"),
     Hook("broker_runtime.server.boundary:write_put_metadata", "write answer", "network"),
-    Hook("broker_runtime.server.flight:PylogFlightServer.do_action", "action:", "work", lambda given: given[2].type),
+    Hook("broker_runtime.server.flight:PylogFlightServer.do_action", "action:", "work", lambda given: given[-1].type),
     Hook("broker_runtime.server.produce_stream:ProduceStream._take", "take request"),
     Hook("broker_runtime.contract.frame.verify:sound_frame", "check frame"),
     Hook("broker_runtime.services.produce:ProduceService.append", "check and append"),

@@ -105,7 +105,7 @@ def filled(column: list[Any], count: int) -> list[Any]:
 
 
 def _binary_column(values: list[bytes | None]) -> pa.Array:
-    """The values as a column. (``pa.array`` of a list imports pandas if it is there: most of a second, once.)"""
+    """The values as a column. (``pa.array`` of a list imports pandas: see `arrays`.)"""
     try:
         content = b"".join(values)  # type: ignore[arg-type]  # nulls are what the except is for
     except TypeError:
