@@ -14,6 +14,9 @@ import pytest
 
 from broker_runtime import ports
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
+from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from pyspark_log.local import broker_process
+from tests.fork_server import BrokerForks
 from tests.spark_classes import frugal_java
 
 FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
@@ -87,6 +90,24 @@ def _in_turn(first: Sequence[Path], second: Sequence[Path]) -> list[Path]:
     """Interleaves both evenly."""
     places = [(index / len(each), path) for each in (first, second) for index, path in enumerate(each)]
     return [path for _, path in sorted(places, key=lambda place: place[0])]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def broker_forks() -> Iterator[BrokerForks]:
+    """Brokers of `LocalCluster` and `BrokerProcess` are forks of a process that has imported everything."""
+    forks = BrokerForks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_process, "GuardedProcess", forks.start)
+        yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="module")
+def real_brokers(broker_forks: BrokerForks) -> Iterator[None]:
+    """Brokers are started as users start them: for tests of the start, of memory and of the process itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_process, "GuardedProcess", GuardedProcess)
+        yield
 
 
 @pytest.fixture(scope="session")

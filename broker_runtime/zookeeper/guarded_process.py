@@ -79,6 +79,14 @@ class GuardedProcess:
         """Sends a signal, unless it has ended."""
         self._process.send_signal(number)
 
+    def has_stopped(self) -> bool:
+        """Whether SIGSTOP has reached it (all its threads stand still), or it has ended. True where the system cannot
+        tell (macOS)."""
+        if not hasattr(os, "waitid") or self.poll() is not None:
+            return True
+        # WNOWAIT leaves the exit status to be collected by `wait`.
+        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
     def stop(self, timeout_s: float) -> int:
         """SIGTERM, then SIGKILL if that has not ended it within ``timeout_s``. Blocks until the end; returns its
         code."""

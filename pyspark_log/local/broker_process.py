@@ -12,7 +12,6 @@ raises the typed error that the broker printed. One directory per broker::
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -165,12 +164,11 @@ class BrokerProcess:
 
     def pause(self) -> None:
         """Sends SIGSTOP; returns when the process has stopped, with its sockets open, or has ended."""
-        self._started().signal(signal.SIGSTOP)
+        process = self._started()
+        process.signal(signal.SIGSTOP)
         self._is_paused = True
         deadline = Deadline(STOP_LIMIT_S)
-        # WNOWAIT leaves the exit status for `GuardedProcess` to collect. macOS has no waitid.
-        what = os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
-        while hasattr(os, "waitid") and self.is_running and os.waitid(*what) is None:
+        while not process.has_stopped():
             if deadline.expired:
                 raise BrokerUnavailableError(
                     f"broker {self._broker_id} did not stop within {STOP_LIMIT_S:g} s of SIGSTOP"

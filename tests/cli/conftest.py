@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pylog_command import LIMIT_S, Pylog, clean_environment
-from pylog_forks import PylogForks
 
 from pyspark_log import Admin
 from pyspark_log.testing import LocalCluster
+from tests.fork_server import ForkServer
 
 
 @pytest.fixture(scope="session")
-def pylog_forks() -> Iterator[PylogForks]:
+def pylog_forks() -> Iterator[ForkServer]:
     """The process from which calls of `pylog` are forked."""
-    forks = PylogForks()
+    forks = ForkServer("pylog")
     yield forks
     forks.close()
 
 
 @pytest.fixture
-def run_pylog(pylog_forks: PylogForks, tmp_path: Path) -> Pylog:
+def run_pylog(pylog_forks: ForkServer, tmp_path: Path) -> Pylog:
     """`run_pylog("topic", "list", stdin="…", environment={…})` returns the outcome, whatever it is."""
 
     def run(
         *arguments: str, stdin: str | bytes = b"", environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        status, out, errors = pylog_forks.run(
-            list(arguments),
-            stdin=stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin,
-            environment=clean_environment(tmp_path, **(environment or {})),
-            directory=tmp_path,
-            limit_s=LIMIT_S,
-        )
-        shown = out.decode(errors="surrogateescape")  # raw records are no text
-        return subprocess.CompletedProcess(arguments, status, shown, errors.decode())
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            given.write(stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            process = pylog_forks.start(
+                arguments,
+                files=[given.fileno(), out.fileno(), errors.fileno()],
+                environment=clean_environment(tmp_path, **(environment or {})),
+                directory=tmp_path,
+            )
+            status = process.wait(LIMIT_S)
+            if status is None:
+                process.stop(0)
+                raise subprocess.TimeoutExpired(arguments, LIMIT_S)
+            out.seek(0)
+            errors.seek(0)
+            shown = out.read().decode(errors="surrogateescape")  # raw records are no text
+            return subprocess.CompletedProcess(arguments, status, shown, errors.read().decode())
 
     return run
 

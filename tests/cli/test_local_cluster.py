@@ -16,6 +16,8 @@ from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, SetupError
 from pyspark_log.testing import LocalCluster
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 LIMIT_S = 60
 
 

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from broker_runtime.contract.actions import ACTIONS
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
-from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from pyspark_log.local import broker_process
 from tests.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -53,7 +53,7 @@ class RunningBroker:
         config = self.directory / "broker.toml"
         config.write_text("".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()))
         command = [sys.executable, "-P", *self.program, "--config", config, "--ready-file", ready]
-        self.process = GuardedProcess(command, output=self.directory / "broker.out")
+        self.process = broker_process.GuardedProcess(command, output=self.directory / "broker.out")
         return ready
 
     def start(self):

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 
 @pytest.mark.parametrize(
     "program", [["-m", "broker_runtime"], ["-m", "pyspark_log.cli", "broker", "start"]], ids=["module", "pylog"]

@@ -16,6 +16,8 @@ from broker_runtime.zookeeper.client import KazooZooKeeper
 from tests.integration.broker import broker_ahead
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 
 def watcher(connect):
     return KazooZooKeeper.connect(connect, session_timeout_ms=10_000)

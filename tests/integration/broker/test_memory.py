@@ -38,6 +38,8 @@ from broker_runtime.contract.streams import FetchHello, ProduceHello, ProduceReq
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 LIMIT_BYTES = 896 << 20
 _MIB = 1 << 20
 

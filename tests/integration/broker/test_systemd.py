@@ -13,6 +13,8 @@ import pytest
 from broker_runtime.broker_process import Systemd
 from tests.waiting import comes_true, wait_until
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 LIMIT_S = 60.0
 WATCHDOG_S = 1.0
 

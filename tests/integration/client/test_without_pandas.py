@@ -7,10 +7,12 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark_log import Consumer, Producer
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.testing import LocalCluster
 
 _LIMIT_S = 60
@@ -42,17 +44,26 @@ def test_client_imports_no_pandas(bootstrap: str, new_topic: Callable[..., str])
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_broker_loads_no_pandas(pylog_cluster: LocalCluster, new_topic: Callable[..., str]) -> None:
+@pytest.fixture(scope="module")
+def cluster(real_brokers: None) -> Iterator[LocalCluster]:
+    """A broker that was started as users start it: what a fork inherits would show nothing."""
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+def test_broker_loads_no_pandas(cluster: LocalCluster) -> None:
     """Also when it looks for a time among several of one frame, for which it converts a number."""
-    topic = new_topic()
-    with Producer(pylog_cluster.bootstrap_servers) as producer:
+    servers = cluster.bootstrap_servers
+    with Admin(servers) as admin:
+        admin.create_topic("times")
+    with Producer(servers) as producer:
         for timestamp in (1_000, 2_000, 3_000):
-            producer.send(topic, b"v", timestamp=timestamp)
-    with Consumer(topic, bootstrap_servers=pylog_cluster.bootstrap_servers) as consumer:
-        assert [each.offset for each in consumer.offsets_for_times({(topic, 0): 1_500}).values() if each] == [1]
+            producer.send("times", b"v", timestamp=timestamp)
+    with Consumer("times", bootstrap_servers=servers) as consumer:
+        assert [each.offset for each in consumer.offsets_for_times({("times", 0): 1_500}).values() if each] == [1]
     if sys.platform != "linux":  # only Linux shows what a process has loaded
         return
-    for broker_id in pylog_cluster.broker_ids:
-        loaded = Path(f"/proc/{pylog_cluster.pid(broker_id)}/maps").read_text()
+    for broker_id in cluster.broker_ids:
+        loaded = Path(f"/proc/{cluster.pid(broker_id)}/maps").read_text()
         assert "/pyarrow/" in loaded
         assert "/pandas/" not in loaded

@@ -1,0 +1,399 @@
+"""Processes of the product, a thousand in a test run, as forks of a process that has imported everything already.
+
+Most of the processor time of a broker that serves a test for a second, or of one call of `pylog`, goes into imports.
+Here a server imports once and forks a child per process that is wanted; from ``__main__`` on the child is what
+``python -P -m broker_runtime …`` or ``pylog …`` is: a process of its own, with its own session, directory, environment
+and descriptors. Tests of the start itself, of memory, of pipes and signals start the real program.
+
+    python -P fork_server.py <socket> <kind>        the server; it ends, with all children, when its input does
+
+    client ──one line of JSON, and descriptors──▶ server: forks
+           ◀──────────"<pid>\\n"──────────────────
+           ◀──────────"<exit code>\\n"───────────── the child has ended, and is a zombie
+           ──end of file──▶                        the server collects it; or kills it, if it still runs
+           ◀──end of file──                        nothing of it is left
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from broker_runtime.zookeeper.guarded_process import GuardedProcess
+
+_MAX_REQUEST_BYTES: Final = 1 << 20
+_STARTED: Final = b"started\n"
+_LIMIT_S: Final = 60.0
+_BROKER: Final = [sys.executable, "-P", "-m", "broker_runtime"]
+_READ_BY_THE_INTERPRETER: Final = ("PYTHON", "LC_", "LANG", "LD_", "GRPC_", "ARROW_", "MIMALLOC_", "MALLOC_")
+"""Variables that a process must have when it starts: with others than the server's, a child would not heed them."""
+
+
+class ForkServer:
+    """The server, as its clients see it. Thread-safe."""
+
+    def __init__(self, kind: str) -> None:
+        """``kind``: of `_KINDS`."""
+        self._directory = tempfile.TemporaryDirectory(prefix="pylog-forks-")
+        self._address = str(Path(self._directory.name) / "socket")
+        self._environment = _early_variables(os.environ)
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", __file__, self._address, kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == _STARTED
+        self._server.stdout.close()
+
+    def fits(self, environment: Mapping[str, str] | None) -> bool:
+        """Whether a child with this environment (None: the present one) is what a new process would be."""
+        return _early_variables(os.environ if environment is None else environment) == self._environment
+
+    def start(
+        self,
+        arguments: Sequence[str | Path],
+        *,
+        files: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        limit_s: float = _LIMIT_S,
+    ) -> ForkedProcess:
+        """Starts a process. ``files``: its standard input, output and errors; ``arguments``: of the program."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(limit_s)
+            connection.connect(self._address)
+            request = {
+                "arguments": [os.fspath(argument) for argument in arguments],
+                "environment": dict(os.environ if environment is None else environment),
+                "directory": str(Path.cwd() if directory is None else directory),
+            }
+            line = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(connection, [line], files)
+            connection.sendall(line[sent:])
+            return ForkedProcess(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the server and its children."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        try:
+            self._server.wait(_LIMIT_S)
+        finally:
+            self._server.kill()
+            self._server.wait(_LIMIT_S)
+            self._directory.cleanup()
+
+
+class ForkedProcess:
+    """A child of a `ForkServer`; the same to its users as a `GuardedProcess`. Thread-safe.
+
+    It ends when this object is collected, or this process dies, because the connection then ends.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._code: int | None = None
+        self.pid = int(_line(connection))
+        _forked.add(self)
+
+    def poll(self) -> int | None:
+        """The exit code (negative: the signal) once it has ended, otherwise None."""
+        return self.wait(0)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """As `poll`, but waits for the end up to ``timeout_s``."""
+        if self._code is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._connection, selectors.EVENT_READ)
+                if not selector.select(timeout_s):
+                    return None
+            with self._lock:
+                if self._code is None:
+                    code = int(_line(self._connection))
+                    self._connection.shutdown(socket.SHUT_WR)
+                    assert self._connection.recv(1) == b""
+                    self._code = code
+        return self._code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)  # at the worst to its zombie: that is there until `wait` has seen the end
+
+    def has_stopped(self) -> bool:
+        """Whether SIGSTOP has reached it, or it has ended."""
+        if self.poll() is not None:
+            return True
+        states = [_state(task) for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        return all(state in "TtZX" for state in states)
+
+    def stop(self, timeout_s: float) -> int:
+        """SIGTERM, then SIGKILL if that has not ended it within ``timeout_s``. Returns the exit code."""
+        self.signal(signal.SIGTERM)
+        code = self.wait(timeout_s)
+        if code is None:
+            self.signal(signal.SIGKILL)
+            code = self.wait(_LIMIT_S)
+            if code is None:
+                raise TimeoutError(f"process {self.pid} did not end within {_LIMIT_S:g} s of SIGKILL")
+        return code
+
+    def _forget_in_fork(self) -> None:
+        self._connection.close()
+
+
+class BrokerForks:
+    """Starts brokers as `GuardedProcess` does, from a `ForkServer` that the first of them starts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: ForkServer | None = None
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        output: Path,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
+    ) -> ForkedProcess | GuardedProcess:
+        """The real program if it is another one, or with variables that only a new process heeds."""
+        with self._lock:
+            if self._server is None:
+                self._server = ForkServer("broker")
+        program, arguments = list(command[: len(_BROKER)]), command[len(_BROKER) :]
+        if program != _BROKER or inherited or not self._server.fits(environment):
+            return GuardedProcess(
+                command, output=output, directory=directory, environment=environment, inherited=inherited
+            )
+        with Path(os.devnull).open("rb") as nothing, output.open("ab") as file:
+            files = [nothing.fileno(), file.fileno(), file.fileno()]
+            return self._server.start(arguments, files=files, environment=environment, directory=directory)
+
+    def close(self) -> None:
+        """Ends the server and its brokers."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+_forked: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
+
+
+def _forget_all_in_fork() -> None:
+    for process in list(_forked):
+        process._forget_in_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_fork)
+
+
+def _early_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_THE_INTERPRETER)}
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"  # that thread ended while we looked
+
+
+def _line(connection: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionError("the fork server ended")
+        line += byte
+    return line
+
+
+class _Server:
+    """Forks a child per connection until standard input ends."""
+
+    def __init__(self, listener: socket.socket, become: Callable[[list[str]], None]) -> None:
+        self._listener = listener
+        self._become = become
+        self._children: dict[socket.socket, int] = {}
+        self._ended: set[int] = set()
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        self._selector = selectors.DefaultSelector()
+        for file in (listener, sys.stdin.fileno(), self._woken):
+            self._selector.register(file, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        signal.set_wakeup_fd(self._waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready = [key.fileobj for key, _ in self._selector.select()]
+            if sys.stdin.fileno() in ready:
+                break
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+                self._report_the_ended()
+            for file in ready:
+                if file is self._listener:
+                    self._start(self._listener.accept()[0])
+                elif isinstance(file, socket.socket):
+                    self._collect(file)
+        for connection in list(self._children):
+            self._collect(connection)
+
+    def _start(self, connection: socket.socket) -> None:
+        connection.settimeout(_LIMIT_S)
+        try:
+            request, files, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
+            while not request.endswith(b"\n"):
+                part = connection.recv(_MAX_REQUEST_BYTES)
+                if not part:
+                    return
+                request += part
+            pid = os.fork()
+            if pid == 0:
+                self._become_the_program(json.loads(request), files)
+            for file in files:
+                os.close(file)
+            self._children[connection] = pid
+            self._selector.register(connection, selectors.EVENT_READ)
+            connection.sendall(b"%d\n" % pid)
+        except OSError:  # the client has given up: its end of file is seen at once
+            if connection not in self._children:
+                connection.close()
+
+    def _report_the_ended(self) -> None:
+        for connection, pid in self._children.items():
+            if pid in self._ended:
+                continue
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is not None:
+                self._ended.add(pid)
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"%d\n" % code)
+
+    def _collect(self, connection: socket.socket) -> None:
+        pid = self._children.pop(connection)
+        self._ended.discard(pid)
+        os.kill(pid, signal.SIGKILL)  # a zombie does not mind
+        os.waitpid(pid, 0)
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _become_the_program(self, request: dict[str, object], files: list[int]) -> NoReturn:
+        status = 1
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            arguments, environment = request["arguments"], request["environment"]
+            assert isinstance(arguments, list)
+            assert isinstance(environment, dict)
+            os.environ.clear()
+            os.environ.update(environment)
+            time.tzset()
+            os.chdir(str(request["directory"]))
+            for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
+                setattr(sys, name, io.TextIOWrapper(open(number, mode, closefd=False)))  # noqa: SIM115
+            try:
+                self._become(arguments)
+                status = 0
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:  # noqa: BLE001 - as the interpreter itself ends
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+
+def _broker() -> Callable[[list[str]], None]:
+    from broker_runtime import __main__ as program
+    from broker_runtime import memory
+    from broker_runtime.contract.settings import resolve
+
+    sys.meta_path.insert(0, program._WithoutPandas)
+    limit = memory.limit_bytes(resolve("broker", {"broker.id": "1", "log.dirs": "/nowhere"}))
+    memory.bound_arrow(limit)
+
+    import broker_runtime.broker  # noqa: F401
+
+    def become(arguments: list[str]) -> None:
+        def bound_arrow(wanted: int) -> bool:
+            if wanted != limit:  # Arrow's arena is made when it is imported
+                os.execv(sys.executable, [*_BROKER, *arguments])
+            os.environ.update(memory.arrow_environment(limit))
+            return True
+
+        memory.bound_arrow = bound_arrow
+        sys.argv = ["broker_runtime", *arguments]
+        runpy.run_module("broker_runtime", run_name="__main__", alter_sys=True)
+
+    return become
+
+
+def _pylog() -> Callable[[list[str]], None]:
+    import pyspark_log
+    import pyspark_log.cli.app
+
+    for name in ("Admin", "Producer", "Consumer"):
+        getattr(pyspark_log, name)
+    pyspark_log.cli.app.pylog_command()  # half of what a short command takes
+
+    def become(arguments: list[str]) -> None:
+        sys.argv = ["pylog", *arguments]
+        pyspark_log.cli.main()
+
+    return become
+
+
+_KINDS: Final = {"broker": _broker, "pylog": _pylog}
+
+
+def _main() -> None:
+    address, kind = sys.argv[1:]
+    become = _KINDS[kind]()
+    gc.collect()
+    gc.freeze()  # or each child's collector would visit, and so copy, all of it
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        os.write(1, _STARTED)
+        _Server(listener, become).serve()
+
+
+if __name__ == "__main__":
+    _main()
