@@ -6,8 +6,8 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 READY := .venv/.ready
-# Spark's classes as Java keeps them in memory: the tests' drivers start with a third of the processor time.
-SPARK_CLASSES := .venv/spark-classes.jsa
+# Classes as Java keeps them in memory: the tests' drivers start with a third of the processor time, ZooKeeper with half.
+CLASSES := .venv/zookeeper-classes.jsa
 
 # Spark starts whatever these name; here it must be the Python and the Spark of .venv, whatever the caller's shell has.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -52,7 +52,7 @@ format: $(READY)  ## let ruff put the code in order
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-pytest: $(SPARK_CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
+pytest: $(CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
 	$(PY) -m tests.run $(JOBS) $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## the wheel in an empty venv: the documentation's blocks run as printed, Spark included
@@ -78,11 +78,11 @@ chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= n
 chaos-groups: $(READY)  ## a consumer group over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_groups --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
 
-chaos-exactly-once: $(SPARK_CLASSES)  ## Spark's drivers die at ten named points of the sink, over brokers that fail, likewise
+chaos-exactly-once: $(CLASSES)  ## Spark's drivers die at ten named points of the sink, over brokers that fail, likewise
 	$(PY) -m tests.chaos.run_exactly_once --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULT),--only '$(FAULT)')
 
-soak: $(SPARK_CLASSES)  ## two Spark queries over brokers that fail now and then, HOURS=3 of them: does anything grow?
+soak: $(CLASSES)  ## two Spark queries over brokers that fail now and then, HOURS=3 of them: does anything grow?
 	$(PY) -m tests.chaos.run_soak --hours $(or $(HOURS),3) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
@@ -104,9 +104,9 @@ pictures: $(READY)  ## the console's pictures in docs/, taken in Chromium from r
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
 
-$(SPARK_CLASSES): $(READY) tests/spark_classes.py
-	@echo 'keeping the classes that Spark loads, for the tests: a minute, once'
-	@$(PY) -m tests.spark_classes || echo 'that failed: the tests are slower, and otherwise the same' >&2
+$(CLASSES): $(READY) tests/class_archives.py
+	@echo 'keeping the classes that Spark and ZooKeeper load, for the tests: a minute, once'
+	@$(PY) -m tests.class_archives || echo 'that failed: the tests are slower, and otherwise the same' >&2
 
 $(READY): pyproject.toml .ci/setup.sh
 	@.ci/setup.sh .venv

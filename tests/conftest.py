@@ -16,8 +16,8 @@ from broker_runtime import ports
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
+from tests.class_archives import frugal_java, zookeeper_java
 from tests.fork_server import BrokerForks
-from tests.spark_classes import frugal_java
 
 FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
 """Names the file into which a run writes what each failed test raised (`tests/run.py`)."""
@@ -36,6 +36,7 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
     os.environ[ports.RANGE_VARIABLE] = f"{_first}-{_first + _share - 1}"
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", frugal_java())  # for every driver that a test starts
+os.environ.setdefault("SERVER_JVMFLAGS", zookeeper_java())  # and every ZooKeeper
 
 # The duration of one example, and of making it, depends on how busy the machine is; tests of speed say so themselves.
 hypothesis.settings.register_profile(

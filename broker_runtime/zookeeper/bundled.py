@@ -2,7 +2,8 @@
 
 PySpark's wheel has a whole ZooKeeper server, so this costs no download. Rules: it listens on the address it was given
 (127.0.0.1 by default) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
-process dies with its parent, however that dies; every wait has a limit. Its files, all below one directory:
+process dies with its parent, however that dies; every wait has a limit. The JVM has the options in the variable
+``SERVER_JVMFLAGS`` besides its own, as ZooKeeper's own scripts give it. Its files, all below one directory:
 
     lock                         held by the JVM itself: two servers never share one directory
     zoo.cfg, log4j2.properties   written at each start
@@ -16,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +71,8 @@ appender.file.strategy.max = 3
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
+_OPTIONS_VARIABLE: Final = "SERVER_JVMFLAGS"
+_TELLING: Final = (" ERROR ", "Exception", "Error", "Unrecognized")
 _UTF_8: Final = {"LC_ALL": "C.UTF-8"}
 _PORT_ATTEMPTS: Final = 5
 _PREDECESSOR_LIMIT_S: Final = 3.0
@@ -232,11 +236,19 @@ class BundledZooKeeper:
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
             "-Dlog4j2.configurationFile=log4j2.properties",
+            *self._options_of_the_user(),
             "-cp",
             os.pathsep.join(str(jar.absolute()) for jar in jars),
             _MAIN_CLASS,
             "zoo.cfg",
         ]
+
+    def _options_of_the_user(self) -> list[str]:
+        given = (os.environ if self._environment is None else self._environment).get(_OPTIONS_VARIABLE, "")
+        try:
+            return shlex.split(given)
+        except ValueError as error:
+            raise SetupError(f"{_OPTIONS_VARIABLE}={given!r} is no list of options of Java: {error}") from None
 
     def _lock(self) -> int:
         """The lock file, locked, for the JVM to inherit; the lock lasts as long as any process has it open."""
@@ -289,7 +301,7 @@ class BundledZooKeeper:
         for name in ("zookeeper.out", "zookeeper.log"):
             path = self._directory / name
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-            telling = [line for line in lines if " ERROR " in line or "Exception" in line or "Error" in line] or lines
+            telling = [line for line in lines if any(word in line for word in _TELLING)] or lines
             if telling:
                 return " | ".join(telling[-3:])[:1_000]
         return "none"

@@ -29,7 +29,7 @@ from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from tests.chaos import sink_hooks
 from tests.chaos.copy_query import GO
 from tests.chaos.sink_hooks import DIRECTORY, Order
-from tests.spark_classes import frugal_java
+from tests.class_archives import frugal_java
 from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)

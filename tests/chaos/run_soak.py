@@ -26,7 +26,7 @@ from typing import Final
 
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
-from tests.spark_classes import frugal_java
+from tests.class_archives import frugal_java
 from tests.waiting import wait_until
 
 _LOOK_S: Final = 20.0

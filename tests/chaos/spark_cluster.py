@@ -16,7 +16,7 @@ import pyspark
 
 from broker_runtime.ports import choose_port
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
-from tests.spark_classes import frugal_java
+from tests.class_archives import frugal_java
 
 _HOME: Final = Path(pyspark.__file__).parent
 _HOSTS: Final = ("127.0.0.1", "127.0.0.2")

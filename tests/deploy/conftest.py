@@ -18,7 +18,7 @@ import pytest
 
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
-from tests.spark_classes import frugal_java
+from tests.class_archives import frugal_java
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).parent / "job.py"

@@ -32,6 +32,18 @@ def is_alive(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("-XX:NoSuchOption", "NoSuchOption"), ("-Da='b", "is no list of options of Java: No closing quotation")],
+)
+def test_further_options_of_java_come_from_the_variable(tmp_path, options, said):
+    """As ZooKeeper's own scripts take them; a wrong one is named."""
+    server = BundledZooKeeper(tmp_path, environment={**os.environ, "SERVER_JVMFLAGS": options})
+    with pytest.raises(SetupError, match=said):
+        server.start()
+    assert not server.is_running
+
+
 def test_data_outlives_a_kill_and_the_port_stays(tmp_path):
     """W26: the cluster's state survives completely."""
     with BundledZooKeeper(tmp_path) as server:

@@ -1,7 +1,7 @@
-"""``python -m tests.spark_classes``: keeps the classes that Spark loads as they are in memory, in a file of the venv.
+"""``python -m tests.class_archives``: keeps the classes of Spark and ZooKeeper as they are in memory, in the venv.
 
-Java calls this class data sharing. A driver that starts with the file needs about a third of the processor time, and
-the tests start dozens. Java itself leaves a file alone that does not fit its version or Spark's jars.
+Java calls this class data sharing. A driver that starts with such a file needs about a third of the processor time, a
+ZooKeeper half, and the tests start hundreds. Java itself leaves a file alone that does not fit its version or the jars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
+SPARK: Final = Path(sys.prefix) / "spark-classes.jsa"
+ZOOKEEPER: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
 _FRUGAL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM of minutes spends half of its processor time on optimising itself."""
 _LIMIT_S: Final = 300.0
@@ -39,16 +40,26 @@ spark.stop()
 
 
 def frugal_java() -> str:
-    """The options of a JVM that is to start soon and does not live long."""
-    shared = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else ""
-    return _FRUGAL + shared
+    """The options of a driver that is to start soon and does not live long."""
+    return _FRUGAL + _sharing(SPARK)
+
+
+def zookeeper_java() -> str:
+    """The options of a ZooKeeper that is to start soon."""
+    return _sharing(ZOOKEEPER)
+
+
+def _sharing(archive: Path) -> str:
+    return f" -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else ""
 
 
 def keep() -> None:
-    """Runs a job that does what the tests do, and writes the file when it is over. Raises `CalledProcessError`."""
+    """Does what the tests do, and writes the files when it is over. Raises `CalledProcessError`."""
     from pyspark_log import Admin
     from pyspark_log.testing import LocalCluster
 
+    zookeeper_classes = ZOOKEEPER.with_suffix(".new")
+    os.environ["SERVER_JVMFLAGS"] = f"-XX:ArchiveClassesAtExit={zookeeper_classes} -Xlog:disable"
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalCluster() as made,
@@ -56,7 +67,7 @@ def keep() -> None:
     ):
         for topic in ("rows", "copy"):
             admin.create_topic(topic, partitions=2)
-        job, written = Path(directory) / "job.py", ARCHIVE.with_suffix(".new")
+        job, written = Path(directory) / "job.py", SPARK.with_suffix(".new")
         job.write_text(_JOB)
         java = f"{_FRUGAL} -XX:ArchiveClassesAtExit={written} -Xlog:disable"
         subprocess.run(
@@ -67,7 +78,8 @@ def keep() -> None:
             timeout=_LIMIT_S,
             check=True,
         )
-        written.replace(ARCHIVE)
+        written.replace(SPARK)
+    zookeeper_classes.replace(ZOOKEEPER)
 
 
 if __name__ == "__main__":
