@@ -7,7 +7,7 @@ and descriptors. Tests of the start itself, of memory, of pipes and signals star
 
     python -P fork_server.py <socket> <kind>        the server; it ends, with all children, when its input does
 
-    client ──one line of JSON, and descriptors──▶ server: forks
+    client ──length, arguments, directory, variables; three descriptors──▶ server: forks
            ◀──────────"<pid>\\n"──────────────────
            ◀──────────"<exit code>\\n"───────────── the child has ended, and is a zombie
            ──end of file──▶                        the server collects it; or kills it, if it still runs
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
-import json
 import os
 import runpy
 import selectors
@@ -37,10 +37,19 @@ from typing import Final, NoReturn
 
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 
+_LENGTH_BYTES: Final = 4
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _STARTED: Final = b"started\n"
 _LIMIT_S: Final = 60.0
 _BROKER: Final = [sys.executable, "-P", "-m", "broker_runtime"]
+_OF_SPARKS_PROCESSES: Final = (
+    "pyarrow.compute",
+    "pyarrow.flight",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.worker",
+    "pyspark_log.spark.source",
+)
 _READ_BY_THE_INTERPRETER: Final = ("PYTHON", "LC_", "LANG", "LD_", "GRPC_", "ARROW_", "MIMALLOC_", "MALLOC_")
 """Variables that a process must have when it starts: with others than the server's, a child would not heed them."""
 
@@ -48,16 +57,17 @@ _READ_BY_THE_INTERPRETER: Final = ("PYTHON", "LC_", "LANG", "LD_", "GRPC_", "ARR
 class ForkServer:
     """The server, as its clients see it. Thread-safe."""
 
-    def __init__(self, kind: str) -> None:
-        """``kind``: of `_KINDS`."""
+    def __init__(self, kind: str, **variables: str) -> None:
+        """``kind``: of `_KINDS`. ``variables``: more of the environment."""
         self._directory = tempfile.TemporaryDirectory(prefix="pylog-forks-")
-        self._address = str(Path(self._directory.name) / "socket")
+        self.address = str(Path(self._directory.name) / "socket")
         self._environment = _early_variables(os.environ)
         self._server = subprocess.Popen(
-            [sys.executable, "-P", __file__, self._address, kind],
+            [sys.executable, "-P", __file__, self.address, kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            env={**os.environ, **variables},
         )
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == _STARTED
@@ -80,15 +90,15 @@ class ForkServer:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(limit_s)
-            connection.connect(self._address)
-            request = {
-                "arguments": [os.fspath(argument) for argument in arguments],
-                "environment": dict(os.environ if environment is None else environment),
-                "directory": str(Path.cwd() if directory is None else directory),
-            }
-            line = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(connection, [line], files)
-            connection.sendall(line[sent:])
+            connection.connect(self.address)
+            variables = os.environ if environment is None else environment
+            fields = [
+                str(len(arguments)), *arguments, directory or Path.cwd(), *(f"{k}={v}" for k, v in variables.items())
+            ]  # fmt: skip
+            request = b"\0".join(map(os.fsencode, fields))
+            request = len(request).to_bytes(_LENGTH_BYTES) + request
+            sent = socket.send_fds(connection, [request], files)
+            connection.sendall(request[sent:])
             return ForkedProcess(connection)
         except BaseException:
             connection.close()
@@ -236,9 +246,11 @@ def _line(connection: socket.socket) -> bytes:
 class _Server:
     """Forks a child per connection until standard input ends."""
 
-    def __init__(self, listener: socket.socket, become: Callable[[list[str]], None]) -> None:
+    def __init__(self, listener: socket.socket, become: Callable[[list[str]], None], *, have_sessions: bool) -> None:
+        """``have_sessions``: whether each child has a session of its own, as a guarded process has."""
         self._listener = listener
         self._become = become
+        self._have_sessions = have_sessions
         self._children: dict[socket.socket, int] = {}
         self._ended: set[int] = set()
         self._woken, self._waker = os.pipe()
@@ -271,14 +283,14 @@ class _Server:
         connection.settimeout(_LIMIT_S)
         try:
             request, files, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
-            while not request.endswith(b"\n"):
+            while len(request) < _LENGTH_BYTES + int.from_bytes(request[:_LENGTH_BYTES]):
                 part = connection.recv(_MAX_REQUEST_BYTES)
                 if not part:
-                    return
+                    raise ConnectionError
                 request += part
             pid = os.fork()
             if pid == 0:
-                self._become_the_program(json.loads(request), files)
+                self._become_the_program(request[_LENGTH_BYTES:], files)
             for file in files:
                 os.close(file)
             self._children[connection] = pid
@@ -307,23 +319,23 @@ class _Server:
         self._selector.unregister(connection)
         connection.close()
 
-    def _become_the_program(self, request: dict[str, object], files: list[int]) -> NoReturn:
+    def _become_the_program(self, request: bytes, files: list[int]) -> NoReturn:
         status = 1
         try:
-            os.setsid()
+            if self._have_sessions:
+                os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, file in enumerate(files):
                 os.dup2(file, number)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            arguments, environment = request["arguments"], request["environment"]
-            assert isinstance(arguments, list)
-            assert isinstance(environment, dict)
+            count, *fields = map(os.fsdecode, request.split(b"\0"))
+            arguments, directory, variables = fields[: int(count)], fields[int(count)], fields[int(count) + 1 :]
             os.environ.clear()
-            os.environ.update(environment)
+            os.environ.update(dict(variable.split("=", 1) for variable in variables))
             time.tzset()
-            os.chdir(str(request["directory"]))
+            os.chdir(directory)
             for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
                 setattr(sys, name, io.TextIOWrapper(open(number, mode, closefd=False)))  # noqa: SIM115
             try:
@@ -349,7 +361,7 @@ def _broker() -> Callable[[list[str]], None]:
     limit = memory.limit_bytes(resolve("broker", {"broker.id": "1", "log.dirs": "/nowhere"}))
     memory.bound_arrow(limit)
 
-    import broker_runtime.broker  # noqa: F401
+    importlib.import_module("broker_runtime.broker")
 
     def become(arguments: list[str]) -> None:
         def bound_arrow(wanted: int) -> bool:
@@ -361,6 +373,26 @@ def _broker() -> Callable[[list[str]], None]:
         memory.bound_arrow = bound_arrow
         sys.argv = ["broker_runtime", *arguments]
         runpy.run_module("broker_runtime", run_name="__main__", alter_sys=True)
+
+    return become
+
+
+def _spark() -> Callable[[list[str]], None]:
+    from tests.spark_python import SPARKS_PROGRAMS
+
+    for name in _OF_SPARKS_PROCESSES:
+        importlib.import_module(name)
+
+    base = list(sys.path)
+    for program in SPARKS_PROGRAMS:  # they are run, and so must not be there yet
+        sys.modules.pop(program, None)
+
+    def become(arguments: list[str]) -> None:
+        program, *others = arguments
+        path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        sys.path[:] = [str(Path.cwd()), *path, *(each for each in base if each not in path)]
+        sys.argv = [program, *others]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
     return become
 
@@ -380,7 +412,7 @@ def _pylog() -> Callable[[list[str]], None]:
     return become
 
 
-_KINDS: Final = {"broker": _broker, "pylog": _pylog}
+_KINDS: Final = {"broker": _broker, "pylog": _pylog, "spark": _spark}
 
 
 def _main() -> None:
@@ -392,7 +424,7 @@ def _main() -> None:
         listener.bind(address)
         listener.listen(64)
         os.write(1, _STARTED)
-        _Server(listener, become).serve()
+        _Server(listener, become, have_sessions=kind != "spark").serve()  # Spark's daemon makes its own process group
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from tests.chaos import sink_hooks
 from tests.chaos.copy_query import GO
 from tests.chaos.sink_hooks import DIRECTORY, Order
 from tests.class_archives import frugal_java
+from tests.spark_python import write_python
 from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)
@@ -59,10 +60,6 @@ _WORKER_FAULT_EVERY_S: Final = 6.0
 _THAWED_LIMIT_S: Final = 15.0
 _FINAL_LIMIT_S: Final = 420.0
 _OFFSETS_AT_THE_END: Final = "20000"  # a micro-batch of a query that is to catch up
-_WORKERS_PYTHON: Final = """#!/bin/sh
-export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
-exec '%s' "$@"
-"""  # as in tests/spark/conftest.py: the installed pyspark is compiled, the one in Spark's zip is not
 _FINDING: Final = re.compile(r"REPLAY_DIFFERS|CHECKPOINT_BEHIND_SINK|DATA_LOSS|CORRUPT_RECORD")
 """What no driver may ever end with: the query is deterministic, and its checkpoint the only one."""
 _OF_TWO_DRIVERS: Final = {"CHECKPOINT_BEHIND_SINK"}
@@ -461,9 +458,7 @@ class CopyQuery(threading.Thread):
 def spark_environment(directory: Path) -> dict[str, str]:
     """The environment of drivers, and of a Spark cluster that runs their executors. What they leave behind, they leave
     in the directory."""
-    script, temporary = directory / "python3", directory / "tmp"
-    script.write_text(_WORKERS_PYTHON % sys.executable)
-    script.chmod(0o755)
+    script, temporary = write_python(directory / "python3"), directory / "tmp"
     temporary.mkdir(exist_ok=True)
     return {
         **{name: value for name, value in os.environ.items() if name not in ("SPARK_CONF_DIR", DIRECTORY)},

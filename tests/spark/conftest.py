@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,25 +13,25 @@ from pyspark.sql import SparkSession
 
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
+from tests.fork_server import ForkServer
+from tests.spark_python import write_python
 
 FRUGAL_JAVA = os.environ["SPARK_SUBMIT_OPTS"]
 """For executors, what drivers have from the environment."""
 
-_WORKERS_PYTHON = """#!/bin/sh
-export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
-exec '%s' "$@"
-"""
-"""Spark has its Python processes import pyspark from a zip, where nothing compiled is kept: 1.6 s of a core for each
-process, 0.55 s from the installed package. It waits 10 s for a process to start, which a busy machine then exceeds."""
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's own for file systems without its newer interface. That starts `readlink` for each look at a file, a sixth of
+the processor time of these tests; drivers of other tests have it."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def workers_python(tmp_path_factory: pytest.TempPathFactory) -> None:
+def workers_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The Python that the driver's JVM starts to look `pylog` up, and for its workers: this one."""
-    script = tmp_path_factory.mktemp("python") / "python3"
-    script.write_text(_WORKERS_PYTHON % sys.executable)
-    script.chmod(0o755)
+    forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it
+    script = write_python(tmp_path_factory.mktemp("python") / "python3", forks.address)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(script)
+    yield
+    forks.close()
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +40,7 @@ def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         SparkSession.builder.master("local[2]")
         .appName("pylog tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINTS)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.session.timeZone", "America/New_York")  # so that a mixed-up time zone is noticed
