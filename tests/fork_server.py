@@ -389,6 +389,7 @@ def _spark() -> Callable[[list[str]], None]:
 
     def become(arguments: list[str]) -> None:
         program, *others = arguments
+        gc.unfreeze()  # the product itself decides what is frozen here
         path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         sys.path[:] = [str(Path.cwd()), *path, *(each for each in base if each not in path)]
         sys.argv = [program, *others]

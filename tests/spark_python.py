@@ -31,10 +31,10 @@ exec '%s' -I -S '%s' '%s' '%s' "$@"
 SPARKS_PROGRAMS = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
-def write_python(path: Path, fork_server: str | None = None) -> Path:
-    """Writes the script. ``fork_server``: the address of one of the kind ``spark``; without it, only the zip is left
-    out."""
-    program = _WITHOUT_THE_ZIP % sys.executable
+def write_python(path: Path, python: Path | str = sys.executable, *, fork_server: str | None = None) -> Path:
+    """Writes the script, for that Python. ``fork_server``: the address of one of the kind ``spark``, for this Python;
+    without it, only the zip is left out."""
+    program = _WITHOUT_THE_ZIP % python
     if fork_server is not None:
         program = _FORKED % (sys.executable, __file__, sys.executable, fork_server)
     path.write_text(program)

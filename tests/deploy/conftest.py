@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,15 +20,27 @@ import pytest
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
 from tests.class_archives import frugal_java
+from tests.spark_python import write_python
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).parent / "job.py"
 ROWS = 4_000
 LIMIT_S = 500.0
+_scripts = Path()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where `environment` writes the Pythons of Spark."""
+    global _scripts
+    _scripts = tmp_path_factory.mktemp("pythons")
 
 
 def environment(python: Path | str = sys.executable, **more: str) -> dict[str, str]:
     """What a user's shell has: Spark's Python, and nothing else of ours."""
+    if Path(python).is_absolute():  # a fifth of the processor time of these tests: see `tests.spark_python`
+        script = _scripts / f"{hashlib.sha256(str(python).encode()).hexdigest()[:8]}-python3"
+        python = script if script.exists() else write_python(script, python)
     kept = {
         name: value
         for name, value in os.environ.items()

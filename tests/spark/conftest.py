@@ -28,10 +28,21 @@ the processor time of these tests; drivers of other tests have it."""
 def workers_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The Python that the driver's JVM starts to look `pylog` up, and for its workers: this one."""
     forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it
-    script = write_python(tmp_path_factory.mktemp("python") / "python3", forks.address)
+    script = write_python(tmp_path_factory.mktemp("python") / "python3", fork_server=forks.address)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(script)
     yield
     forks.close()
+
+
+@pytest.fixture(scope="module")
+def real_workers(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Drivers that a test starts have Spark start its Python processes: for tests that look at these, or that kill or
+    stop them as one group with the driver."""
+    script = str(write_python(tmp_path_factory.mktemp("python") / "python3"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", script)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", script)
+        yield
 
 
 @pytest.fixture(scope="session")

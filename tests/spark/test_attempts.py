@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pyspark_log import read
 from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.test_restart import kill_group
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("real_workers")
 
 PARTITIONS, ROWS = 4, 40_000
 LIMIT_S = 420.0

@@ -22,7 +22,7 @@ from tests.spark.queries import LIMIT_S
 from tests.spark.test_restart import kill_group
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_workers")]
 
 PARTITIONS = 3
 VALUES_PER_BATCH = 30

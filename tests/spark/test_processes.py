@@ -18,6 +18,8 @@ from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.queries import batch_of, running, stream_of, wait_for_rows
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 CLUSTER_PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession

@@ -14,6 +14,8 @@ from pyspark_log import read
 from tests.spark.queries import forget, run_to_end, stream_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 BATCHES = 4
 ROWS_PER_BATCH = 5
 

@@ -24,7 +24,7 @@ from tests.spark.queries import LIMIT_S, failure_of, stream_of
 from tests.spark.test_restart import PROGRAM, kill_group
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_workers")]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's workers do not have the tests
 
