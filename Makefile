@@ -43,10 +43,9 @@ demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job 
 test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, the documentation (about 25 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
-	.venv/bin/lint-imports
+	@$(PY) -m mypy & types=$$!; \
+	$(PY) -m ruff check . && $(PY) -m ruff format --check . && .venv/bin/lint-imports; others=$$?; \
+	wait $$types && exit $$others
 
 format: $(READY)  ## let ruff put the code in order
 	$(PY) -m ruff check --fix .

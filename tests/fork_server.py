@@ -39,6 +39,7 @@ from broker_runtime.zookeeper.guarded_process import GuardedProcess
 
 _LENGTH_BYTES: Final = 4
 _MAX_REQUEST_BYTES: Final = 1 << 20
+_MOST_DESCRIPTORS: Final = 4096
 _STARTED: Final = b"started\n"
 _LIMIT_S: Final = 60.0
 _BROKER: Final = [sys.executable, "-P", "-m", "broker_runtime"]
@@ -329,7 +330,7 @@ class _Server:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, file in enumerate(files):
                 os.dup2(file, number)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            os.closerange(3, _MOST_DESCRIPTORS)
             count, *fields = map(os.fsdecode, request.split(b"\0"))
             arguments, directory, variables = fields[: int(count)], fields[int(count)], fields[int(count) + 1 :]
             os.environ.clear()
