@@ -62,7 +62,6 @@ class ForkServer:
         """``kind``: of `_KINDS`. ``variables``: more of the environment."""
         self._directory = tempfile.TemporaryDirectory(prefix="pylog-forks-")
         self.address = str(Path(self._directory.name) / "socket")
-        self._environment = _early_variables(os.environ)
         self._server = subprocess.Popen(
             [sys.executable, "-P", __file__, self.address, kind],
             stdin=subprocess.PIPE,
@@ -73,10 +72,6 @@ class ForkServer:
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == _STARTED
         self._server.stdout.close()
-
-    def fits(self, environment: Mapping[str, str] | None) -> bool:
-        """Whether a child with this environment (None: the present one) is what a new process would be."""
-        return _early_variables(os.environ if environment is None else environment) == self._environment
 
     def start(
         self,
@@ -182,6 +177,7 @@ class BrokerForks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server: ForkServer | None = None
+        self._environment = _early_variables(os.environ)
 
     def start(
         self,
@@ -193,14 +189,15 @@ class BrokerForks:
         inherited: Sequence[int] = (),
     ) -> ForkedProcess | GuardedProcess:
         """The real program if it is another one, or with variables that only a new process heeds."""
-        with self._lock:
-            if self._server is None:
-                self._server = ForkServer("broker")
         program, arguments = list(command[: len(_BROKER)]), command[len(_BROKER) :]
-        if program != _BROKER or inherited or not self._server.fits(environment):
+        early = _early_variables(os.environ if environment is None else environment)
+        if program != _BROKER or inherited or early != self._environment:
             return GuardedProcess(
                 command, output=output, directory=directory, environment=environment, inherited=inherited
             )
+        with self._lock:
+            if self._server is None:
+                self._server = ForkServer("broker")
         with Path(os.devnull).open("rb") as nothing, output.open("ab") as file:
             files = [nothing.fileno(), file.fileno(), file.fileno()]
             return self._server.start(arguments, files=files, environment=environment, directory=directory)
