@@ -19,7 +19,8 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
 from tests.class_archives import frugal_java, zookeeper_java
-from tests.fork_server import BrokerForks
+from tests.fork_server import BrokerForks, ForkServer
+from tests.spark_python import write_python
 
 FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
 """Names the file into which a run writes what each failed test raised (`tests/run.py`)."""
@@ -123,6 +124,14 @@ def real_brokers(broker_forks: BrokerForks) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker_process, "GuardedProcess", GuardedProcess)
         yield
+
+
+@pytest.fixture(scope="session")
+def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python for Spark, whose planners, source processes and workers are forks, too."""
+    forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it
+    yield write_python(tmp_path_factory.mktemp("python") / "python3", fork_server=forks.address)
+    forks.close()
 
 
 @pytest.fixture(scope="session")

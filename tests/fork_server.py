@@ -335,12 +335,16 @@ class _Server:
             time.tzset()
             os.chdir(directory)
             for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
-                setattr(sys, name, io.TextIOWrapper(open(number, mode, closefd=False)))  # noqa: SIM115
+                of_server, file = getattr(sys, name), open(number, mode, closefd=False)  # noqa: SIM115
+                keywords = {each: getattr(of_server, each) for each in ("encoding", "errors", "line_buffering")}
+                setattr(sys, name, io.TextIOWrapper(file, **keywords))
             try:
                 self._become(arguments)
                 status = 0
             except SystemExit as ended:
                 status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+                if not isinstance(ended.code, int | None):
+                    print(ended.code, file=sys.stderr)
         except BaseException:  # noqa: BLE001 - as the interpreter itself ends
             sys.excepthook(*sys.exc_info())
         finally:
@@ -360,6 +364,7 @@ def _broker() -> Callable[[list[str]], None]:
     memory.bound_arrow(limit)
 
     importlib.import_module("broker_runtime.broker")
+    del sys.modules["broker_runtime.__main__"]  # it is run, and so must not be there yet
 
     def become(arguments: list[str]) -> None:
         def bound_arrow(wanted: int) -> bool:
@@ -396,6 +401,16 @@ def _spark() -> Callable[[list[str]], None]:
     return become
 
 
+def _program() -> Callable[[list[str]], None]:
+    """Nothing is imported before: for the tests of the server itself."""
+
+    def become(arguments: list[str]) -> None:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+    return become
+
+
 def _pylog() -> Callable[[list[str]], None]:
     import pyspark_log
     import pyspark_log.cli.app
@@ -411,7 +426,7 @@ def _pylog() -> Callable[[list[str]], None]:
     return become
 
 
-_KINDS: Final = {"broker": _broker, "pylog": _pylog, "spark": _spark}
+_KINDS: Final = {"broker": _broker, "pylog": _pylog, "spark": _spark, "program": _program}
 
 
 def _main() -> None:

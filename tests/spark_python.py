@@ -69,7 +69,10 @@ def _forked(address: str, arguments: list[str]) -> int:
     for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
         _signal.signal(number, lambda number, _: os.kill(pid, number))
     code = int(_line(connection))
-    return code if code >= 0 else 128 - code
+    if code < 0:
+        _signal.signal(-code, _signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def _line(connection: socket) -> bytes:

@@ -26,20 +26,21 @@ BIN = Path(sys.executable).parent
 JOB = Path(__file__).parent / "job.py"
 ROWS = 4_000
 LIMIT_S = 500.0
-_scripts = Path()
+_pythons = Path()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> None:
+def pythons(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> None:
     """Where `environment` writes the Pythons of Spark."""
-    global _scripts
-    _scripts = tmp_path_factory.mktemp("pythons")
+    global _pythons
+    _pythons = tmp_path_factory.mktemp("pythons")
+    (_pythons / _name(sys.executable)).symlink_to(forked_python)
 
 
 def environment(python: Path | str = sys.executable, **more: str) -> dict[str, str]:
     """What a user's shell has: Spark's Python, and nothing else of ours."""
-    if Path(python).is_absolute():  # a fifth of the processor time of these tests: see `tests.spark_python`
-        script = _scripts / f"{hashlib.sha256(str(python).encode()).hexdigest()[:8]}-python3"
+    if Path(python).is_absolute():  # a third of the processor time of these tests: see `tests.spark_python`
+        script = _pythons / _name(python)
         python = script if script.exists() else write_python(script, python)
     kept = {
         name: value
@@ -55,6 +56,10 @@ def environment(python: Path | str = sys.executable, **more: str) -> dict[str, s
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         **more,
     }
+
+
+def _name(python: Path | str) -> str:
+    return f"python3-{hashlib.sha256(str(python).encode()).hexdigest()[:8]}"
 
 
 @contextmanager

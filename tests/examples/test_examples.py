@@ -13,7 +13,6 @@ import pytest
 
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
-from tests.spark_python import write_python
 
 pytestmark = pytest.mark.slow
 
@@ -29,11 +28,15 @@ SPARK_SETTINGS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def sparks_python(forked_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(forked_python))
+
+
 def run(*command: str | Path, directory: Path) -> str:
     """Standard output of a program that must succeed; it runs elsewhere, with this Python as Spark's."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    environment["PYSPARK_PYTHON"] = str(write_python(directory / "python3"))
-    environment["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]
+    environment |= {name: os.environ[name] for name in ("PYSPARK_PYTHON", "SPARK_SUBMIT_OPTS")}
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
-from tests.fork_server import ForkServer
 from tests.spark_python import write_python
 
 FRUGAL_JAVA = os.environ["SPARK_SUBMIT_OPTS"]
@@ -25,13 +24,9 @@ the processor time of these tests; drivers of other tests have it."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def workers_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def workers_python(forked_python: Path) -> None:
     """The Python that the driver's JVM starts to look `pylog` up, and for its workers: this one."""
-    forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it
-    script = write_python(tmp_path_factory.mktemp("python") / "python3", fork_server=forks.address)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(script)
-    yield
-    forks.close()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(forked_python)
 
 
 @pytest.fixture(scope="module")
