@@ -7,6 +7,7 @@ ZooKeeper half, and the tests start hundreds. Java itself leaves a file alone th
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -41,16 +42,16 @@ spark.stop()
 
 def frugal_java() -> str:
     """The options of a driver that is to start soon and does not live long."""
-    return _FRUGAL + _sharing(SPARK)
+    return " ".join([_FRUGAL, *_sharing(SPARK)])
 
 
 def zookeeper_java() -> str:
-    """The options of a ZooKeeper that is to start soon."""
-    return _sharing(ZOOKEEPER)
+    """The options of a ZooKeeper that is to start soon, as ``SERVER_JVMFLAGS`` has them."""
+    return shlex.join(_sharing(ZOOKEEPER))
 
 
-def _sharing(archive: Path) -> str:
-    return f" -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else ""
+def _sharing(archive: Path) -> list[str]:
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
 
 def keep() -> None:
@@ -59,7 +60,8 @@ def keep() -> None:
     from pyspark_log.testing import LocalCluster
 
     zookeeper_classes = ZOOKEEPER.with_suffix(".new")
-    os.environ["SERVER_JVMFLAGS"] = f"-XX:ArchiveClassesAtExit={zookeeper_classes} -Xlog:disable"
+    options = [f"-XX:ArchiveClassesAtExit={zookeeper_classes}", "-Xlog:disable"]
+    os.environ["SERVER_JVMFLAGS"] = shlex.join(options)
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalCluster() as made,

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from _socket import socket
     from pathlib import Path
 
-_WITHOUT_THE_ZIP = """#!/bin/sh
+_SCRIPT = """#!/bin/sh
 export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
-exec '%s' "$@"
-"""
-_FORKED = """#!/bin/sh
-export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
-exec '%s' -I -S '%s' '%s' '%s' "$@"
+exec %s "$@"
 """
 SPARKS_PROGRAMS = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
 
@@ -34,10 +30,12 @@ SPARKS_PROGRAMS = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_sou
 def write_python(path: Path, python: Path | str = sys.executable, *, fork_server: str | None = None) -> Path:
     """Writes the script, for that Python. ``fork_server``: the address of one of the kind ``spark``, for this Python;
     without it, only the zip is left out."""
-    program = _WITHOUT_THE_ZIP % python
+    import shlex  # the program does without
+
+    command = [python]
     if fork_server is not None:
-        program = _FORKED % (sys.executable, __file__, sys.executable, fork_server)
-    path.write_text(program)
+        command = [sys.executable, "-I", "-S", __file__, sys.executable, fork_server]
+    path.write_text(_SCRIPT % shlex.join(map(str, command)))
     path.chmod(0o755)
     return path
 
