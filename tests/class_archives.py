@@ -1,7 +1,8 @@
-"""``python -m tests.class_archives``: keeps the classes of Spark and ZooKeeper as they are in memory, in the venv.
+"""``python -m tests.class_archives``: writes archives of the classes of Spark and ZooKeeper into the venv.
 
-Java calls this class data sharing. A driver that starts with such a file needs about a third of the processor time, a
-ZooKeeper half, and the tests start hundreds. Java itself leaves a file alone that does not fit its version or the jars.
+Java calls this class data sharing: a JVM maps the classes into its memory, and need not parse and verify them. A driver
+that starts with such a file needs about a third of the processor time, a ZooKeeper half, and the tests start hundreds.
+Java itself leaves a file alone that does not fit its version or the jars.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
 from tests.class_archives import frugal_java, zookeeper_java
-from tests.fork_server import BrokerForks, ForkServer
+from tests.fork_server import IS_POSSIBLE, BrokerForks, ForkServer
 from tests.spark_python import write_python
 
 FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
@@ -55,8 +55,8 @@ _BOTH = (True, False)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Before all processes collect all tests, each compiles a part of them, which takes three times as long as to
-    collect what is compiled. Those of a later run find them compiled."""
+    """Each process first imports its share of the test files, before it collects all: so no file is compiled by all
+    of them. To compile takes three times as long as to collect what is compiled."""
     if _worker and isinstance(collector, pytest.Session):
         root = Path(__file__).parent
         asked_for = [Path(argument.partition("::")[0]).absolute() for argument in collector.config.args]
@@ -129,8 +129,12 @@ def real_brokers(broker_forks: BrokerForks) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Python for Spark, whose planners, source processes and workers are forks, too."""
+    script = tmp_path_factory.mktemp("python") / "python3"
+    if not IS_POSSIBLE:
+        yield write_python(script)
+        return
     forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it
-    yield write_python(tmp_path_factory.mktemp("python") / "python3", fork_server=forks.address)
+    yield write_python(script, fork_server=forks.address)
     forks.close()
 
 

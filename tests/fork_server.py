@@ -1,9 +1,13 @@
 """Processes of the product, a thousand in a test run, as forks of a process that has imported everything already.
 
 Most of the processor time of a broker that serves a test for a second, or of one call of `pylog`, goes into imports.
-Here a server imports once and forks a child per process that is wanted; from ``__main__`` on the child is what
-``python -P -m broker_runtime …`` or ``pylog …`` is: a process of its own, with its own session, directory, environment
-and descriptors. Tests of the start itself, of memory, of pipes and signals start the real program.
+Here a server imports once and forks a child per process that is wanted; from then on the child runs what
+``python -P -m broker_runtime …`` or ``pylog …`` runs: a process of its own, with its own session, directory,
+environment and descriptors. Forks differ from new processes in what they inherit: what was imported, the hash seed
+(so there are two servers for brokers), umask and limits of the server's start; and they end without the interpreter's
+shutdown. Tests of the start and the end, of memory, of pipes and signals start the real program.
+
+On Linux alone: elsewhere all of them are real.
 
     python -P fork_server.py <socket> <kind>        the server; it ends, with all children, when its input does
 
@@ -17,6 +21,7 @@ and descriptors. Tests of the start itself, of memory, of pipes and signals star
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -41,8 +46,10 @@ _LENGTH_BYTES: Final = 4
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _MOST_DESCRIPTORS: Final = 4096
 _STARTED: Final = b"started\n"
+_BROKER_SERVERS: Final = 2
 _LIMIT_S: Final = 60.0
 _BROKER: Final = [sys.executable, "-P", "-m", "broker_runtime"]
+_OF_A_STREAM: Final = ("encoding", "errors", "line_buffering", "write_through")
 _OF_SPARKS_PROCESSES: Final = (
     "pyarrow.compute",
     "pyarrow.flight",
@@ -51,8 +58,16 @@ _OF_SPARKS_PROCESSES: Final = (
     "pyspark.worker",
     "pyspark_log.spark.source",
 )
-_READ_BY_THE_INTERPRETER: Final = ("PYTHON", "LC_", "LANG", "LD_", "GRPC_", "ARROW_", "MIMALLOC_", "MALLOC_")
-"""Variables that a process must have when it starts: with others than the server's, a child would not heed them."""
+IS_POSSIBLE: Final = sys.platform == "linux"
+_REQUEST_LIMIT_S: Final = 5.0
+_DIES_WITH_ITS_PARENT: Final = 1  # PR_SET_PDEATHSIG
+_LONGEST_DIRECTORY: Final = 70  # of 108 bytes that a socket's path may have
+_EARLY: Final = (
+    *("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_"),
+    *("GRPC_", "ARROW_", "MIMALLOC_", "OPENBLAS_", "OMP_", "OPENSSL_"),
+)
+"""Beginnings of variables that are read when a process starts or imports. A fork does not read them again; if they
+differ from the server's, the real program is started."""
 
 
 class ForkServer:
@@ -60,7 +75,8 @@ class ForkServer:
 
     def __init__(self, kind: str, **variables: str) -> None:
         """``kind``: of `_KINDS`. ``variables``: more of the environment."""
-        self._directory = tempfile.TemporaryDirectory(prefix="pylog-forks-")
+        place = "/tmp" if len(tempfile.gettempdir()) > _LONGEST_DIRECTORY else None
+        self._directory = tempfile.TemporaryDirectory(prefix="pylog-forks-", dir=place)
         self.address = str(Path(self._directory.name) / "socket")
         self._server = subprocess.Popen(
             [sys.executable, "-P", __file__, self.address, kind],
@@ -69,9 +85,17 @@ class ForkServer:
             start_new_session=True,
             env={**os.environ, **variables},
         )
+        _servers.add(self)
         assert self._server.stdout is not None
-        assert self._server.stdout.readline() == _STARTED
-        self._server.stdout.close()
+        with self._server.stdout, selectors.DefaultSelector() as selector:
+            selector.register(self._server.stdout, selectors.EVENT_READ)
+            assert selector.select(_LIMIT_S), f"the fork server of the kind {kind} has not started in {_LIMIT_S:g} s"
+            assert self._server.stdout.readline() == _STARTED, f"the fork server of the kind {kind} has ended"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it lives."""
+        return self._server.poll() is None
 
     def start(
         self,
@@ -102,14 +126,18 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends the server and its children."""
-        assert self._server.stdin is not None
-        self._server.stdin.close()
+        self._forget_in_fork()
         try:
             self._server.wait(_LIMIT_S)
         finally:
             self._server.kill()
             self._server.wait(_LIMIT_S)
             self._directory.cleanup()
+
+    def _forget_in_fork(self) -> None:
+        """A forked copy of this process must not keep the server alive after this one's death."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
 
 
 class ForkedProcess:
@@ -122,8 +150,9 @@ class ForkedProcess:
         self._connection = connection
         self._lock = threading.Lock()
         self._code: int | None = None
-        self.pid = int(_line(connection))
         _forked.add(self)
+        self.pid = int(_line(connection))
+        connection.settimeout(None)
 
     def poll(self) -> int | None:
         """The exit code (negative: the signal) once it has ended, otherwise None."""
@@ -137,17 +166,24 @@ class ForkedProcess:
                 if not selector.select(timeout_s):
                     return None
             with self._lock:
-                if self._code is None:
-                    code = int(_line(self._connection))
-                    self._connection.shutdown(socket.SHUT_WR)
-                    assert self._connection.recv(1) == b""
-                    self._code = code
+                self._collect()
         return self._code
+
+    def _collect(self) -> None:
+        """Takes what the server says of the end, once it does."""
+        if self._code is None:
+            self._connection.settimeout(_LIMIT_S)
+            code = int(_line(self._connection))
+            self._connection.shutdown(socket.SHUT_WR)
+            assert self._connection.recv(1) == b""
+            self._code = code
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)  # at the worst to its zombie: that is there until `wait` has seen the end
+            with self._lock:  # while it is held nobody collects, so at the worst there is a zombie of that number
+                if self._code is None:
+                    os.kill(self.pid, number)
 
     def has_stopped(self) -> bool:
         """Whether SIGSTOP has reached it, or it has ended."""
@@ -172,11 +208,12 @@ class ForkedProcess:
 
 
 class BrokerForks:
-    """Starts brokers as `GuardedProcess` does, from a `ForkServer` that the first of them starts."""
+    """Starts brokers as `GuardedProcess` does, from two servers in turn: each has a hash seed of its own, so brokers
+    of one cluster, and a broker before and after its restart, order sets differently, as real ones do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._server: ForkServer | None = None
+        self._servers: list[ForkServer] = []
         self._environment = _early_variables(os.environ)
 
     def start(
@@ -188,40 +225,42 @@ class BrokerForks:
         environment: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
     ) -> ForkedProcess | GuardedProcess:
-        """The real program if it is another one, or with variables that only a new process heeds."""
+        """Starts the real program instead if the command is no broker's, or if a variable of `_EARLY` differs from
+        the session's."""
         program, arguments = list(command[: len(_BROKER)]), command[len(_BROKER) :]
         early = _early_variables(os.environ if environment is None else environment)
-        if program != _BROKER or inherited or early != self._environment:
+        if not IS_POSSIBLE or program != _BROKER or inherited or early != self._environment:
             return GuardedProcess(
                 command, output=output, directory=directory, environment=environment, inherited=inherited
             )
         with self._lock:
-            if self._server is None:
-                self._server = ForkServer("broker")
+            self._servers = [server for server in self._servers if server.is_running]
+            server = ForkServer("broker") if len(self._servers) < _BROKER_SERVERS else self._servers.pop(0)
+            self._servers.append(server)
         with Path(os.devnull).open("rb") as nothing, output.open("ab") as file:
             files = [nothing.fileno(), file.fileno(), file.fileno()]
-            return self._server.start(arguments, files=files, environment=environment, directory=directory)
+            return server.start(arguments, files=files, environment=environment, directory=directory)
 
     def close(self) -> None:
-        """Ends the server and its brokers."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Ends the servers and their brokers."""
+        while self._servers:
+            self._servers.pop().close()
 
 
 _forked: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
+_servers: weakref.WeakSet[ForkServer] = weakref.WeakSet()
 
 
 def _forget_all_in_fork() -> None:
-    for process in list(_forked):
-        process._forget_in_fork()
+    for each in [*_forked, *_servers]:
+        each._forget_in_fork()
 
 
 os.register_at_fork(after_in_child=_forget_all_in_fork)
 
 
 def _early_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_THE_INTERPRETER)}
+    return {name: value for name, value in environment.items() if name.startswith(_EARLY)}
 
 
 def _state(task: Path) -> str:
@@ -239,6 +278,9 @@ def _line(connection: socket.socket) -> bytes:
             raise ConnectionError("the fork server ended")
         line += byte
     return line
+
+
+_libc: Final = ctypes.CDLL(None)
 
 
 class _Server:
@@ -278,7 +320,8 @@ class _Server:
             self._collect(connection)
 
     def _start(self, connection: socket.socket) -> None:
-        connection.settimeout(_LIMIT_S)
+        connection.settimeout(_REQUEST_LIMIT_S)  # all others wait meanwhile
+        files: list[int] = []
         try:
             request, files, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
             while len(request) < _LENGTH_BYTES + int.from_bytes(request[:_LENGTH_BYTES]):
@@ -286,17 +329,18 @@ class _Server:
                 if not part:
                     raise ConnectionError
                 request += part
-            pid = os.fork()
+            server, pid = os.getpid(), os.fork()
             if pid == 0:
-                self._become_the_program(request[_LENGTH_BYTES:], files)
-            for file in files:
-                os.close(file)
+                self._become_the_program(request[_LENGTH_BYTES:], files, server)
             self._children[connection] = pid
             self._selector.register(connection, selectors.EVENT_READ)
             connection.sendall(b"%d\n" % pid)
         except OSError:  # the client has given up: its end of file is seen at once
             if connection not in self._children:
                 connection.close()
+        finally:
+            for file in files:
+                os.close(file)
 
     def _report_the_ended(self) -> None:
         for connection, pid in self._children.items():
@@ -317,9 +361,12 @@ class _Server:
         self._selector.unregister(connection)
         connection.close()
 
-    def _become_the_program(self, request: bytes, files: list[int]) -> NoReturn:
+    def _become_the_program(self, request: bytes, files: list[int], server: int) -> NoReturn:
         status = 1
         try:
+            _libc.prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
+            if os.getppid() != server:
+                os._exit(status)
             if self._have_sessions:
                 os.setsid()
             signal.set_wakeup_fd(-1)
@@ -335,9 +382,10 @@ class _Server:
             time.tzset()
             os.chdir(directory)
             for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
-                of_server, file = getattr(sys, name), open(number, mode, closefd=False)  # noqa: SIM115
-                keywords = {each: getattr(of_server, each) for each in ("encoding", "errors", "line_buffering")}
-                setattr(sys, name, io.TextIOWrapper(file, **keywords))
+                of_server = getattr(sys, name)
+                kept = {each: getattr(of_server, each) for each in _OF_A_STREAM}
+                file = open(number, mode, 0 if kept["write_through"] else -1, closefd=False)  # noqa: SIM115
+                setattr(sys, name, io.TextIOWrapper(file, **kept))
             try:
                 self._become(arguments)
                 status = 0

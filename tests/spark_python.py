@@ -2,12 +2,12 @@
 
 Spark has them import pyspark from a zip, where nothing compiled is kept: 0.36 s of a core for each process. And most
 of what is left goes into imports, too. So here `PYSPARK_PYTHON` is a script that takes the installed pyspark, and has
-a `ForkServer` start the process; this file, run as a program, stands between both:
+a `ForkServer` start the process; this file, run as a program, stands between Spark and the server:
 
     JVM ── starts, signals, kills ──▶ this program ── over a socket, with its descriptors ──▶ fork server: the process
 
 What it cannot have forked (another program, a user's own PYTHONPATH), it becomes itself. It is started hundreds of
-times: as a program it imports only what is built in.
+times: as a program it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # typing is not built in
+TYPE_CHECKING = False  # typing takes longer to import than all that is done here
 if TYPE_CHECKING:
     from _socket import socket
     from pathlib import Path
@@ -24,6 +24,7 @@ _SCRIPT = """#!/bin/sh
 export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
 exec %s "$@"
 """
+_LIMIT_S = 60.0
 SPARKS_PROGRAMS = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
@@ -55,6 +56,7 @@ def _forked(address: str, arguments: list[str]) -> int:
     import _socket
 
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.settimeout(_LIMIT_S)
     connection.connect(address)
     variables = [f"{name}={value}" for name, value in os.environ.items()]
     fields = [str(len(arguments)), *arguments, os.getcwd(), *variables]  # noqa: PTH109 - pathlib is not built in
@@ -64,11 +66,13 @@ def _forked(address: str, arguments: list[str]) -> int:
     sent = connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
     connection.sendall(request[sent:])
     pid = int(_line(connection))
+    connection.settimeout(None)
     for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
         _signal.signal(number, lambda number, _: os.kill(pid, number))
     code = int(_line(connection))
     if code < 0:
-        _signal.signal(-code, _signal.SIG_DFL)
+        if -code not in (_signal.SIGKILL, _signal.SIGSTOP):
+            _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

@@ -231,6 +231,113 @@ def test_client_that_leaves_in_the_middle_of_a_request_harms_nobody(programs: Fo
     assert run(programs, program).returncode == 5
 
 
+def started(server: ForkServer, program: Path, text: str = "import time\ntime.sleep(600)") -> ForkedProcess:
+    program.write_text(text)
+    with Path(os.devnull).open("r+b") as nothing:
+        return server.start([program], files=[nothing.fileno()] * 3)
+
+
+def test_forks_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
+    with serving("program") as server:
+        process = started(server, tmp_path / "program.py")
+        server._server.kill()
+        wait_until(lambda: not is_there(process.pid) or is_zombie(process.pid), "it has ended", LIMIT_S)
+        assert not server.is_running
+
+
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_server_ends_though_a_fork_of_its_client_lives_on(tmp_path: Path) -> None:
+    """And so do the processes of that server."""
+    with serving("program") as server:
+        process = started(server, tmp_path / "program.py")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        os.close(reader)
+        server.close()
+        assert server._server.returncode == 0, "it ended by itself"
+        assert not is_there(process.pid)
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def test_brokers_have_two_hash_seeds_in_turn_and_servers_are_replaced(tmp_path: Path) -> None:
+    """What must agree between brokers, or outlast a restart, may not come from `hash`."""
+    forks = BrokerForks()
+    command = [sys.executable, "-P", "-m", "broker_runtime", "--config", tmp_path / "none"]
+
+    def start() -> None:
+        process = forks.start(command, output=tmp_path / "output")
+        assert isinstance(process, ForkedProcess)
+        assert process.wait(LIMIT_S) == 1
+
+    try:
+        start()
+        start()
+        first, second = forks._servers
+        assert first is not second
+        start()
+        assert forks._servers == [second, first]
+        second._server.kill()
+        second._server.wait(LIMIT_S)
+        start()
+        assert first in forks._servers
+        assert second not in forks._servers
+        second.close()
+    finally:
+        forks.close()
+
+
+def test_servers_do_not_share_a_hash_seed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print(hash('text'))")
+    with serving("program") as one, serving("program") as two:
+        found = [run(server, program).stdout for server in (one, one, two)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_output_is_not_kept_back_where_it_must_not_be(tmp_path: Path) -> None:
+    """Spark's workers end without flushing."""
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys\nprint('out')\nprint('error', file=sys.stderr)\nos._exit(0)")
+    server = ForkServer("program", PYTHONUNBUFFERED="YES")
+    try:
+        done = run(server, program)
+    finally:
+        server.close()
+    assert (done.stdout, done.stderr) == ("out\n", "error\n")
+
+
+def test_broken_requests_leave_no_descriptor_behind(programs: ForkServer, tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path(f"/proc/{programs._server.pid}/fd").iterdir()))
+
+    program = tmp_path / "program.py"
+    program.write_text("")
+    assert run(programs, program).returncode == 0
+    before = descriptors()
+    with Path(os.devnull).open("rb") as nothing:
+        for _ in range(5):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(programs.address)
+                socket.send_fds(connection, [b"\0\0\1\0abc"], [nothing.fileno()] * 3)
+    assert run(programs, program).returncode == 0
+    wait_until(lambda: descriptors() <= before, "all are closed", LIMIT_S)
+
+
+def test_server_has_a_short_address_in_a_long_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    Path(tempfile.gettempdir()).mkdir()
+    with serving("program") as server:
+        assert len(server.address) < 100
+
+
 @pytest.fixture(scope="module")
 def daemon(forked_python: Path) -> list[str | Path]:
     """How Spark starts the daemon of its workers."""
@@ -240,7 +347,8 @@ def daemon(forked_python: Path) -> list[str | Path]:
 @contextlib.contextmanager
 def running(command: list[str | Path]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The daemon, and the port on which it serves."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         try:
             (port,) = struct.unpack("!i", process.stdout.read(4))
@@ -269,8 +377,28 @@ def test_sparks_daemon_ends_with_the_process_that_spark_knows(daemon: list[str |
     """Spark sends its signals to that one."""
     with running(daemon) as (process, port):
         process.send_signal(number)
-        assert process.wait(LIMIT_S) == -number
+        assert process.wait(LIMIT_S) in (-number, 1)  # 1: it met SIGTERM in order
         wait_until(lambda: not is_served(port), "the daemon has ended", LIMIT_S)
+
+
+def test_process_that_spark_knows_ends_as_the_daemon_did(daemon: list[str | Path]) -> None:
+    """Killed, say, by the kernel as memory ran out."""
+    with running(daemon) as (process, _):
+        (forked,) = [
+            int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal() and leads_a_group(path)
+        ]
+        os.kill(forked, signal.SIGKILL)
+        assert process.wait(LIMIT_S) == -signal.SIGKILL
+
+
+def leads_a_group(directory: Path) -> bool:
+    """Whether a process is a fork of this process' server, and leads a process group, as Spark's daemon does."""
+    with contextlib.suppress(OSError):
+        parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+        command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        own = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+        return own and b"fork_server.py" in command and os.getpgid(int(directory.name)) == int(directory.name)
+    return False
 
 
 def test_python_for_spark_is_python_for_everything_else(daemon: list[str | Path], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 PySpark's wheel has a whole ZooKeeper server, so this costs no download. Rules: it listens on the address it was given
 (127.0.0.1 by default) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
 process dies with its parent, however that dies; every wait has a limit. The JVM has the options in the variable
-``SERVER_JVMFLAGS`` besides its own, as ZooKeeper's own scripts give it. Its files, all below one directory:
+``SERVER_JVMFLAGS`` besides its own, as ZooKeeper's own scripts read it. Its files, all below one directory:
 
     lock                         held by the JVM itself: two servers never share one directory
     zoo.cfg, log4j2.properties   written at each start

@@ -8,45 +8,51 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pylog_command import LIMIT_S, Pylog, clean_environment
+from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 
 from pyspark_log import Admin
 from pyspark_log.testing import LocalCluster
-from tests.fork_server import ForkServer
+from tests.fork_server import IS_POSSIBLE, ForkServer
 
 
 @pytest.fixture(scope="session")
-def pylog_forks() -> Iterator[ForkServer]:
-    """The process from which calls of `pylog` are forked."""
+def pylog_forks() -> Iterator[ForkServer | None]:
+    """The process from which calls of `pylog` are forked, where that is possible."""
+    if not IS_POSSIBLE:
+        yield None
+        return
     forks = ForkServer("pylog")
     yield forks
     forks.close()
 
 
 @pytest.fixture
-def run_pylog(pylog_forks: ForkServer, tmp_path: Path) -> Pylog:
+def run_pylog(pylog_forks: ForkServer | None, tmp_path: Path) -> Pylog:
     """`run_pylog("topic", "list", stdin="…", environment={…})` returns the outcome, whatever it is."""
 
     def run(
         *arguments: str, stdin: str | bytes = b"", environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
+        told = stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin
+        variables = clean_environment(tmp_path, **(environment or {}))
+        if pylog_forks is None:
+            done = subprocess.run(
+                [*COMMAND, *arguments], input=told, env=variables, cwd=tmp_path, capture_output=True, timeout=LIMIT_S,
+                check=False,
+            )  # fmt: skip
+            return completed(arguments, done.returncode, done.stdout, done.stderr)
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            given.write(stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin)
+            given.write(told)
             given.seek(0)
-            process = pylog_forks.start(
-                arguments,
-                files=[given.fileno(), out.fileno(), errors.fileno()],
-                environment=clean_environment(tmp_path, **(environment or {})),
-                directory=tmp_path,
-            )
+            files = [given.fileno(), out.fileno(), errors.fileno()]
+            process = pylog_forks.start(arguments, files=files, environment=variables, directory=tmp_path)
             status = process.wait(LIMIT_S)
             if status is None:
                 process.stop(0)
                 raise subprocess.TimeoutExpired(arguments, LIMIT_S)
             out.seek(0)
             errors.seek(0)
-            shown = out.read().decode(errors="surrogateescape")  # raw records are no text
-            return subprocess.CompletedProcess(arguments, status, shown, errors.read().decode())
+            return completed(arguments, status, out.read(), errors.read())
 
     return run
 
@@ -79,6 +85,11 @@ def typed_topic(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> 
     with Admin(pylog_cluster.bootstrap_servers) as admin:
         admin.create_topic(name, schema="carrier string, delay int32", key="carrier")
     return name
+
+
+def completed(arguments: tuple[str, ...], status: int, out: bytes, errors: bytes) -> subprocess.CompletedProcess[str]:
+    """The outcome as text; raw records are none."""
+    return subprocess.CompletedProcess(arguments, status, out.decode(errors="surrogateescape"), errors.decode())
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:

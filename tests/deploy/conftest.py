@@ -38,8 +38,9 @@ def pythons(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> No
 
 
 def environment(python: Path | str = sys.executable, **more: str) -> dict[str, str]:
-    """What a user's shell has: Spark's Python, and nothing else of ours."""
-    if Path(python).is_absolute():  # a third of the processor time of these tests: see `tests.spark_python`
+    """What a user's shell has: Spark's Python, and nothing else of ours. It is behind a script of `tests.spark_python`,
+    as the wheel's test, too, runs pyspark from Spark's zip."""
+    if Path(python).is_absolute():
         script = _pythons / _name(python)
         python = script if script.exists() else write_python(script, python)
     kept = {

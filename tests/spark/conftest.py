@@ -19,8 +19,9 @@ FRUGAL_JAVA = os.environ["SPARK_SUBMIT_OPTS"]
 """For executors, what drivers have from the environment."""
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""Spark's own for file systems without its newer interface. That starts `readlink` for each look at a file, a sixth of
-the processor time of these tests; drivers of other tests have it."""
+"""The one that Spark takes where a file system lacks Hadoop's newer interface. The usual one starts `readlink` for each
+look at a file, which is a sixth of the processor time of these tests; drivers that other tests start have the usual
+one."""
 
 
 @pytest.fixture(scope="session", autouse=True)

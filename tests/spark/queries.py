@@ -110,7 +110,8 @@ def forget(checkpoint: str, kind: str, batch_id: int) -> None:
 
 
 def source_processes() -> list[int]:
-    """Pids of the source processes of this test's Spark."""
+    """Pids of the source processes of this test's Spark. Of a forked one it is the process between it and Spark
+    (`tests.spark_python`): it may be killed, and not stopped."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

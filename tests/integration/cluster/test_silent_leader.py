@@ -17,6 +17,8 @@ from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.testing import LocalCluster
 from tests.waiting import take
 
+pytestmark = pytest.mark.usefixtures("real_brokers")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -6,11 +6,15 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
+
 from pyspark_log import Admin, Producer, RecordMetadata
 from pyspark_log.testing import LocalCluster
 from tests.chaos.system_calls import CallFaults, can_inject, stalled_sync
 from tests.integration.cluster.replicas import numbers_in, replicas_are_identical
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("real_brokers")
 
 LAG_LIMIT_S = 2.0
 STALL_S = 30.0  # longer than every limit that is involved: between two fsyncs the disk is well for a moment
