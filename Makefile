@@ -25,7 +25,7 @@ SLOW_TESTS := $(LONG_TESTS) $(filter-out $(LONG_TESTS) tests/unit tests/contract
 PYTEST_ARGS ?=
 
 # Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).
-JOBS ?= 5
+JOBS ?= 4
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:

@@ -179,6 +179,7 @@ def test_calls_are_bounded_while_the_server_is_frozen(tmp_path):
         client = KazooZooKeeper.connect(server.connect_string, session_timeout_ms=60_000, operation_limit_s=0.5)
         session = client.session_id
         os.kill(server.pid, signal.SIGSTOP)
+        wait_until(server._process.has_stopped, "none of its threads runs", LIMIT_S)
         try:
             with pytest.raises(ZooKeeperUnavailableError):
                 client.create("/a")
