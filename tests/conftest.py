@@ -19,11 +19,13 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
 from tests.class_archives import frugal_java, zookeeper_java
-from tests.fork_server import IS_POSSIBLE, BrokerForks, ForkServer
+from tests.fork_server import CAN_FORK, BrokerForks, ForkServer
 from tests.spark_python import write_python
 
 FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
 """Names the file into which a run writes what each failed test raised (`tests/run.py`)."""
+
+collect_ignore = [] if CAN_FORK else ["test_fork_server.py"]
 
 _chroots = itertools.count(1)
 _failures: dict[str, str] = {}
@@ -130,7 +132,7 @@ def real_brokers(broker_forks: BrokerForks) -> Iterator[None]:
 def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Python for Spark, whose planners, source processes and workers are forks, too."""
     script = tmp_path_factory.mktemp("python") / "python3"
-    if not IS_POSSIBLE:
+    if not CAN_FORK:
         yield write_python(script)
         return
     forks = ForkServer("spark", PYTHONHASHSEED="0", PYTHONUNBUFFERED="YES")  # as Spark has it

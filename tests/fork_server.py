@@ -58,7 +58,7 @@ _OF_SPARKS_PROCESSES: Final = (
     "pyspark.worker",
     "pyspark_log.spark.source",
 )
-IS_POSSIBLE: Final = sys.platform == "linux"
+CAN_FORK: Final = sys.platform == "linux"
 _REQUEST_LIMIT_S: Final = 5.0
 _DIES_WITH_ITS_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _LONGEST_DIRECTORY: Final = 70  # of 108 bytes that a socket's path may have
@@ -229,7 +229,7 @@ class BrokerForks:
         the session's."""
         program, arguments = list(command[: len(_BROKER)]), command[len(_BROKER) :]
         early = _early_variables(os.environ if environment is None else environment)
-        if not IS_POSSIBLE or program != _BROKER or inherited or early != self._environment:
+        if not CAN_FORK or program != _BROKER or inherited or early != self._environment:
             return GuardedProcess(
                 command, output=output, directory=directory, environment=environment, inherited=inherited
             )

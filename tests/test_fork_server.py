@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -76,6 +75,30 @@ def endless(programs: ForkServer, tmp_path: Path) -> ForkedProcess:
         process = programs.start([program], files=[nothing.fileno(), file.fileno(), file.fileno()])
     wait_until(lambda: output.read_text() == "runs\n", "it runs", LIMIT_S)
     return process
+
+
+@contextlib.contextmanager
+def fork_of_this_process() -> Iterator[None]:
+    """A fork that does nothing, and lives until the block ends."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    os.close(reader)
+    try:
+        yield
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def started(server: ForkServer, program: Path) -> ForkedProcess:
+    """A process that runs for ten minutes."""
+    program.write_text("import time\ntime.sleep(600)")
+    with Path(os.devnull).open("r+b") as nothing:
+        return server.start([program], files=[nothing.fileno()] * 3)
 
 
 def is_there(pid: int) -> bool:
@@ -197,28 +220,16 @@ def test_fork_that_ignores_sigterm_is_killed(programs: ForkServer, tmp_path: Pat
 
 def test_fork_ends_with_the_one_who_started_it(programs: ForkServer, endless: ForkedProcess) -> None:
     """Also while a fork of that one, which has inherited the connection, lives on."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0)
-    os.close(reader)
-    pid = endless.pid
-    endless._connection.close()
-    wait_until(lambda: not is_there(pid), "it has ended", LIMIT_S)
-    os.close(writer)
-    os.waitpid(child, 0)
-    gc.collect()
+    with fork_of_this_process():
+        endless._connection.close()
+        wait_until(lambda: not is_there(endless.pid), "it has ended", LIMIT_S)
 
 
 def test_forks_end_with_their_server(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("import time\ntime.sleep(600)")
-    with serving("program") as server, Path(os.devnull).open("r+b") as nothing:
-        started = [server.start([program], files=[nothing.fileno()] * 3) for _ in range(3)]
-        assert all(is_there(process.pid) for process in started)
-    assert not any(is_there(process.pid) for process in started)
+    with serving("program") as server:
+        processes = [started(server, tmp_path / "program.py") for _ in range(3)]
+        assert all(is_there(process.pid) for process in processes)
+    assert not any(is_there(process.pid) for process in processes)
 
 
 def test_client_that_leaves_in_the_middle_of_a_request_harms_nobody(programs: ForkServer, tmp_path: Path) -> None:
@@ -229,12 +240,6 @@ def test_client_that_leaves_in_the_middle_of_a_request_harms_nobody(programs: Fo
     program = tmp_path / "program.py"
     program.write_text("raise SystemExit(5)")
     assert run(programs, program).returncode == 5
-
-
-def started(server: ForkServer, program: Path, text: str = "import time\ntime.sleep(600)") -> ForkedProcess:
-    program.write_text(text)
-    with Path(os.devnull).open("r+b") as nothing:
-        return server.start([program], files=[nothing.fileno()] * 3)
 
 
 def test_forks_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
@@ -253,18 +258,10 @@ def test_server_ends_though_a_fork_of_its_client_lives_on(tmp_path: Path) -> Non
     """And so do the processes of that server."""
     with serving("program") as server:
         process = started(server, tmp_path / "program.py")
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(writer)
-            os.read(reader, 1)
-            os._exit(0)
-        os.close(reader)
-        server.close()
-        assert server._server.returncode == 0, "it ended by itself"
-        assert not is_there(process.pid)
-        os.close(writer)
-        os.waitpid(child, 0)
+        with fork_of_this_process():
+            server.close()
+            assert server._server.returncode == 0, "it ended by itself"
+            assert not is_there(process.pid)
 
 
 def test_brokers_have_two_hash_seeds_in_turn_and_servers_are_replaced(tmp_path: Path) -> None:
@@ -392,12 +389,12 @@ def test_process_that_spark_knows_ends_as_the_daemon_did(daemon: list[str | Path
 
 
 def leads_a_group(directory: Path) -> bool:
-    """Whether a process is a fork of this process' server, and leads a process group, as Spark's daemon does."""
+    """Whether a process is a fork of this process' server for Spark, and leads a process group, as the daemon does."""
     with contextlib.suppress(OSError):
         parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
         command = Path(f"/proc/{parent}/cmdline").read_bytes()
         own = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-        return own and b"fork_server.py" in command and os.getpgid(int(directory.name)) == int(directory.name)
+        return own and command.endswith(b"\0spark\0") and os.getpgid(int(directory.name)) == int(directory.name)
     return False
 
 

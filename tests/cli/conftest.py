@@ -12,13 +12,13 @@ from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 
 from pyspark_log import Admin
 from pyspark_log.testing import LocalCluster
-from tests.fork_server import IS_POSSIBLE, ForkServer
+from tests.fork_server import CAN_FORK, ForkServer
 
 
 @pytest.fixture(scope="session")
 def pylog_forks() -> Iterator[ForkServer | None]:
     """The process from which calls of `pylog` are forked, where that is possible."""
-    if not IS_POSSIBLE:
+    if not CAN_FORK:
         yield None
         return
     forks = ForkServer("pylog")
