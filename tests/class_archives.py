@@ -25,7 +25,8 @@ import sys, tempfile
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 servers, topic, copy = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 options = {"pylog.bootstrap.servers": servers}
 rows = spark.range(100).selectExpr("cast(id as string) as key", "cast(id as string) as value")
 rows.write.format("pylog").options(**options, topic=topic).mode("append").save()

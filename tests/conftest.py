@@ -1,14 +1,15 @@
-"""Shared by all tests: one real ZooKeeper per process that runs tests, started when the first test asks for it."""
+"""Shared by all tests: one real ZooKeeper per process that runs tests, in which each cluster has a root of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,8 @@ from broker_runtime import ports
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
+from pyspark_log.local.ensemble import ZooKeeperEnsemble
+from pyspark_log.testing import cluster as local_cluster
 from tests.class_archives import frugal_java, zookeeper_java
 from tests.fork_server import CAN_FORK, BrokerForks, ForkServer
 from tests.spark_python import write_python
@@ -27,7 +30,6 @@ FAILURES_VARIABLE = "PYLOG_TEST_FAILURES"
 
 collect_ignore = [] if CAN_FORK else ["test_fork_server.py"]
 
-_chroots = itertools.count(1)
 _failures: dict[str, str] = {}
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -110,6 +112,38 @@ def _in_turn(first: Sequence[Path], second: Sequence[Path]) -> list[Path]:
     return [path for _, path in sorted(places, key=lambda place: place[0])]
 
 
+class SessionZooKeeper:
+    """The ZooKeeper of a process that runs tests: started when somebody first needs it."""
+
+    def __init__(self, directories: pytest.TempPathFactory, stack: contextlib.ExitStack) -> None:
+        self._directories = directories
+        self._stack = stack
+        self._roots = itertools.count(1)
+
+    @functools.cached_property
+    def server(self) -> BundledZooKeeper:
+        """It serves."""
+        return self._stack.enter_context(BundledZooKeeper(self._directories.mktemp("zookeeper")))
+
+    def new_root(self) -> str:
+        """A connect string with a root that nobody else has."""
+        return f"{self.server.connect_string}/test-{next(self._roots)}"
+
+
+class SharedZooKeeper:
+    """To a `LocalCluster` what a `ZooKeeperEnsemble` is; its ``servers`` are none that the cluster could stop."""
+
+    def __init__(self, session: SessionZooKeeper) -> None:
+        self.connect_string = session.new_root()
+        self.servers: Mapping[int, BundledZooKeeper] = {}
+
+    def start(self) -> None:
+        """It serves already."""
+
+    def stop(self) -> None:
+        """Others go on with it."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def broker_forks() -> Iterator[BrokerForks]:
     """Brokers of `LocalCluster` and `BrokerProcess` are forks of a process that has imported everything."""
@@ -140,14 +174,36 @@ def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     forks.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def session_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionZooKeeper]:
+    """A `LocalCluster` in a temporary directory takes it instead of one server of its own."""
+    with contextlib.ExitStack() as stack:
+        session = SessionZooKeeper(tmp_path_factory, stack)
+
+        def ensemble(directory: Path, servers: int) -> ZooKeeperEnsemble | SharedZooKeeper:
+            if servers > 1 or not directory.name.startswith("pylog-cluster-"):
+                return ZooKeeperEnsemble(directory, servers)
+            return SharedZooKeeper(session)
+
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(local_cluster, "ZooKeeperEnsemble", ensemble)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def own_zookeepers(session_zookeeper: SessionZooKeeper) -> Iterator[None]:
+    """Each `LocalCluster` has servers of its own: for tests that stop them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_cluster, "ZooKeeperEnsemble", ZooKeeperEnsemble)
+        yield
+
+
 @pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BundledZooKeeper]:
+def zookeeper_server(session_zookeeper: SessionZooKeeper) -> BundledZooKeeper:
     """A running server. A test that stops or pauses one starts its own instead."""
-    with BundledZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
+    return session_zookeeper.server
 
 
 @pytest.fixture
-def zookeeper_connect(zookeeper_server: BundledZooKeeper) -> str:
+def zookeeper_connect(session_zookeeper: SessionZooKeeper) -> str:
     """``zookeeper.connect`` with a root of the test's own."""
-    return f"{zookeeper_server.connect_string}/test-{next(_chroots)}"
+    return session_zookeeper.new_root()

@@ -29,6 +29,7 @@ import ctypes
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -94,7 +95,9 @@ _CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut,
 _CALLS_FREED_WITHIN_S: Final = 3.0  # and that of its calls, each of which a thread of gRPC's has to end
 _STATM: Final = Path("/proc/self/statm")
+_STATM_BYTES: Final = 256
 
+_system: Final = ctypes.PyDLL(None)
 _logger = logging.getLogger(__name__)
 
 
@@ -147,7 +150,7 @@ class MemoryWatch:
         self._content_bytes = taken_bytes if content_bytes is None else content_bytes
         self._acted_bytes = acted_bytes
         self._is_flooded = is_flooded
-        self._memory_bytes = memory_bytes or _resident_bytes
+        self._memory_bytes = memory_bytes or ResidentMemory()
         self._clock = clock
         self._known_bytes = 0
         self._calm_bytes: int | None = None  # the least since connections were checked last
@@ -538,13 +541,27 @@ class MemoryWatch:
         return _CHECKING_STEP_S if self._is_checking else _STEP_S
 
 
-def _resident_bytes() -> int | None:
-    """The process's memory; None where the system does not say."""
-    try:
-        resident = _STATM.read_text().split()[1]
-    except OSError:
-        return None
-    return int(resident) * os.sysconf("SC_PAGE_SIZE")
+class ResidentMemory:
+    """This process's memory, in bytes, at each call; None where the system does not say, or has no descriptor left.
+
+    The first call opens the file, and it stays open: opening it takes ten times as long as reading it. Not for a fork,
+    which would be told of its parent's. Keeps the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._text = ctypes.create_string_buffer(_STATM_BYTES)
+
+    def __call__(self) -> int | None:
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return None
+            weakref.finalize(self, os.close, self._descriptor)
+        size_bytes = _system.pread(self._descriptor, self._text, _STATM_BYTES, ctypes.c_long(0))
+        return int(self._text.raw[:size_bytes].split()[1]) * self._page_bytes if size_bytes > 0 else None
 
 
 def _give_back() -> None:

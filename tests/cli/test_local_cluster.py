@@ -16,7 +16,7 @@ from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, SetupError
 from pyspark_log.testing import LocalCluster
 
-pytestmark = pytest.mark.usefixtures("real_brokers")
+pytestmark = pytest.mark.usefixtures("real_brokers", "own_zookeepers")
 
 LIMIT_S = 60
 

@@ -42,8 +42,9 @@ def real_workers(workers_python: None, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = (
+def spark(forked_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Its Python processes are forks, also where the tests that come first are of ``real_workers``."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("pylog tests")
         .config("spark.ui.enabled", "false")
@@ -52,8 +53,11 @@ def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.session.timeZone", "America/New_York")  # so that a mixed-up time zone is noticed
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(forked_python))
+        patch.setenv("PYSPARK_DRIVER_PYTHON", str(forked_python))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -37,7 +37,7 @@ START_LIMIT_S = 60
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
 # What replaces a word of a printed command here.
-SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check {wheel}"}
+SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check --no-compile {wheel}"}
 
 # What replaces a printed port here, or the digits that several printed ports have in common.
 PORTS = ("2181", "929", "939", "949")
@@ -107,6 +107,13 @@ class DocumentError(Exception):
     """A block did not do what the text around it says."""
 
 
+def pips_cache() -> dict[str, str]:
+    """The variable that names where pip keeps what it has fetched and built; the newcomer's home has nothing yet."""
+    command = [sys.executable, "-m", "pip", "cache", "dir"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return {} if asked.returncode else {"PIP_CACHE_DIR": asked.stdout.strip()}
+
+
 class Newcomer:
     """A user who types a document from its top."""
 
@@ -124,6 +131,7 @@ class Newcomer:
         self.environment = {key: value for key, value in self.environment.items() if not key.startswith("PYLOG_")}
         self.environment |= {"HOME": str(directory), "PYLOG_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
         self.environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "NO_COLOR": "1"}
+        self.environment |= pips_cache()
         self.ports = {printed: instead_of(printed) for printed in PORTS}
         self.background: list[subprocess.Popen[str] | subprocess.Popen[bytes]] = []
         self.deferred: list[Block] = []

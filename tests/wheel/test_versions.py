@@ -102,6 +102,7 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def install(python: Path, *wanted: str) -> None:
     """``pip install``; skips where the package index does not answer or has no such version, fails otherwise."""
     command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--retries", "2", "--timeout", "30"]
+    command += ["--no-compile"]  # most of it is never imported
     try:
         done = run([*command, *wanted], python.parent, INSTALL_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -12,9 +12,9 @@ from tests.integration.cluster.replicas import SharedCluster
 
 
 @pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[SharedCluster]:
-    """A cluster for tests that do not touch the brokers' disks."""
-    shared = SharedCluster()
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
+    """A cluster for tests that do not touch the brokers' disks. They may stop its ZooKeeper."""
+    shared = SharedCluster(lambda: tmp_path_factory.mktemp("shared-cluster"))
     yield shared
     shared.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +20,9 @@ class SharedCluster:
     brokers running; if a failing test does not, the next one gets a new cluster.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new_directory: Callable[[], Path | None] = lambda: None) -> None:
+        """``new_directory``: of each cluster, which then has a ZooKeeper of its own."""
+        self._new_directory = new_directory
         self._running: LocalCluster | None = None
         self._settled: dict[int, int] = {}  # the brokers' epochs then
 
@@ -30,7 +32,7 @@ class SharedCluster:
         if self._running is not None and not comes_true(self._is_whole, _WHOLE_LIMIT_S):
             self.close()
         if self._running is None:
-            self._running = LocalCluster(brokers=3)
+            self._running = LocalCluster(brokers=3, directory=self._new_directory())
             self._running.open()
         self._settle()
         yield self._running

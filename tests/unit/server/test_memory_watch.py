@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
+import resource
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from broker_runtime.server import connections, memory_watch
 from broker_runtime.server.connections import PeerAddress, Traffic
-from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
+from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch, ResidentMemory
 from tests.clocks import ReadClock
 from tests.waiting import wait_until
 
@@ -719,3 +724,30 @@ def test_connection_whose_cut_failed_is_cut_by_a_later_look(world: World, monkey
         with pytest.raises(OSError, match="no descriptor"):
             world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1)
     assert world.step() == [ONE]
+
+
+def test_resident_memory_is_that_of_now_though_no_descriptor_is_left() -> None:
+    """The file is opened once, and closed with the object; none is needed at the moment when all are taken."""
+    memory = ResidentMemory()
+    before_bytes, files = memory(), Path("/proc/self/fd")
+    assert (before_bytes is not None) == (sys.platform == "linux")
+    if before_bytes is None:
+        return
+    count = len(list(files.iterdir()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    content = bytearray(b"x" * (64 * _MIB))  # written, and so in memory
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(files, os.O_RDONLY)
+        grown_bytes = memory()
+        unopened = ResidentMemory()()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert unopened is None
+    assert grown_bytes is not None
+    assert 60 * _MIB < grown_bytes - before_bytes < 80 * _MIB
+    assert len(list(files.iterdir())) == count
+    del memory, content
+    gc.collect()
+    assert len(list(files.iterdir())) == count - 1
