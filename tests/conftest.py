@@ -20,6 +20,7 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from pyspark_log.local import broker_process
 from pyspark_log.local.ensemble import ZooKeeperEnsemble
+from pyspark_log.testing import LocalCluster
 from pyspark_log.testing import cluster as local_cluster
 from tests.class_archives import frugal_java, zookeeper_java
 from tests.fork_server import CAN_FORK, BrokerForks, ForkServer
@@ -195,6 +196,14 @@ def own_zookeepers(session_zookeeper: SessionZooKeeper) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_cluster, "ZooKeeperEnsemble", ZooKeeperEnsemble)
         yield
+
+
+@pytest.fixture(scope="module")
+def pylog_cluster() -> Iterator[LocalCluster]:
+    """As the plugin's, which lasts as long as the session: here another module would pay for brokers that serve nobody
+    (each takes a sixtieth of a processor)."""
+    with LocalCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

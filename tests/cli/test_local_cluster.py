@@ -15,6 +15,7 @@ from processes import children_of, is_alive, process_table, wait_until_gone
 from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, SetupError
 from pyspark_log.testing import LocalCluster
+from pyspark_log.testing.plugin import pylog_cluster as pylog_cluster  # instead of the other tests' own
 
 pytestmark = pytest.mark.usefixtures("real_brokers", "own_zookeepers")
 

@@ -1,4 +1,4 @@
-"""The cluster that most tests with several brokers share."""
+"""The cluster that most tests of a module with several brokers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import SharedCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
     """A cluster for tests that do not touch the brokers' disks. They may stop its ZooKeeper."""
     shared = SharedCluster(lambda: tmp_path_factory.mktemp("shared-cluster"))
@@ -19,7 +19,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
     shared.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def harmed_cluster() -> Iterator[SharedCluster]:
     """A cluster for tests that remove disks: a broker of it may have lost its own before."""
     shared = SharedCluster()

@@ -13,7 +13,7 @@ from tests.secured import Secured, secured_cluster
 from tests.waiting import SOON_S, wait_until
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with secured_cluster(tmp_path_factory.mktemp("secured"), 3) as made:
         yield made
