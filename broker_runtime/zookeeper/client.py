@@ -190,9 +190,10 @@ class KazooZooKeeper:
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
             if chroot:
-                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not.
+                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not. Made before it
+                # is set: afterwards kazoo makes its last level only.
+                self.ensure_path(f"/{chroot}")
                 client.chroot = f"/{chroot}"
-                self.ensure_path("/")
         except BaseException:
             self.close()
             raise

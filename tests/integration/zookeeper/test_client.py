@@ -41,3 +41,14 @@ def test_refusal_by_access_rules_is_an_error_of_ours_that_names_the_znode(client
     with pytest.raises(ZooKeeperUnavailableError, match=r"^\[ZOOKEEPER_UNAVAILABLE\] /.*NoAuthError.*ACL"):
         request_it(client, forbidden)
     assert client.find("/none") is None
+
+
+def test_chroot_of_several_levels_is_created(zookeeper_connect):
+    """As Kafka's ``zookeeper.connect`` may have; a second client finds it there."""
+    for _ in range(2):
+        client = KazooZooKeeper.connect(f"{zookeeper_connect}/several/levels/", session_timeout_ms=4_000)
+        try:
+            client.ensure_path("/found")
+            assert client.children("/") == ["found"]
+        finally:
+            client.close()
