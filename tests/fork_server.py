@@ -371,7 +371,6 @@ class _Server:
                 os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, file in enumerate(files):
                 os.dup2(file, number)
             os.closerange(3, _MOST_DESCRIPTORS)

@@ -342,9 +342,9 @@ def daemon(forked_python: Path) -> list[str | Path]:
 
 
 @contextlib.contextmanager
-def running(command: list[str | Path]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The daemon, and the port on which it serves."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def running(command: list[str | Path], **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The daemon, and the port on which it serves. ``variables``: more of its environment."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         try:
@@ -376,6 +376,29 @@ def test_sparks_daemon_ends_with_the_process_that_spark_knows(daemon: list[str |
         process.send_signal(number)
         assert process.wait(LIMIT_S) in (-number, 1)  # 1: it met SIGTERM in order
         wait_until(lambda: not is_served(port), "the daemon has ended", LIMIT_S)
+
+
+def test_sparks_daemon_ends_in_order_when_it_is_told_to(daemon: list[str | Path]) -> None:
+    """The process that Spark knows passes SIGTERM on, and ends as the daemon then does."""
+    with running(daemon) as (process, port):
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
+            connection.settimeout(LIMIT_S)
+            assert connection.recv(4)  # of a worker: so the daemon has come to where it handles signals
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 1
+        assert not is_served(port)
+
+
+def test_daemon_is_forked_unless_the_user_has_a_path_of_his_own(daemon: list[str | Path], tmp_path: Path) -> None:
+    """What was imported before may differ from what that path has."""
+    import pyspark
+
+    of_spark = str(Path(pyspark.__file__).parent / "python")
+    for path, is_forked in ((of_spark, True), (str(tmp_path), False), (f"{of_spark}:{tmp_path}", False)):
+        with running(daemon, PYTHONPATH=path) as (process, port):
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            assert (b"spark_python.py" in command) == is_forked, path
+            assert is_served(port)
 
 
 def test_process_that_spark_knows_ends_as_the_daemon_did(daemon: list[str | Path]) -> None:
