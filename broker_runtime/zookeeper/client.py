@@ -190,8 +190,8 @@ class KazooZooKeeper:
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
             if chroot:
-                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not. Made before it
-                # is set: afterwards kazoo makes its last level only.
+                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not. And made
+                # before: afterwards kazoo makes its last level only.
                 self.ensure_path(f"/{chroot}")
                 client.chroot = f"/{chroot}"
         except BaseException:

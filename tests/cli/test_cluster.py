@@ -111,6 +111,7 @@ def test_health_shows_groups_that_lag_and_rooms_on_disks(run_pylog: Pylog, two_b
         admin.delete_topic(topic)
 
 
+@pytest.mark.usefixtures("own_zookeepers")
 def test_health_says_which_brokers_do_not_reach_zookeeper_and_which_are_silent(run_pylog: Pylog) -> None:
     """What only ZooKeeper knows is unknown then, and the command still ends in time."""
     with LocalCluster(brokers=2) as cluster:

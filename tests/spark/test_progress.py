@@ -168,7 +168,7 @@ def test_new_checkpoint_starts_from_the_groups_offsets(
     assert run_to_end(stream_of(spark, given), str(tmp_path / "other")).values == ["5", "6"]
 
 
-def test_query_continues_while_zookeeper_is_away_and_publishes_afterwards(spark, tmp_path) -> None:
+def test_query_continues_while_zookeeper_is_away_and_publishes_afterwards(spark, own_zookeepers, tmp_path) -> None:
     """S5/W26: without ZooKeeper micro-batches continue, and their progress is published when it is back."""
     from pyspark_log import Admin, Producer
     from pyspark_log.testing import LocalCluster
