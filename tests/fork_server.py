@@ -473,7 +473,15 @@ def _pylog() -> Callable[[list[str]], None]:
     return become
 
 
-_KINDS: Final = {"broker": _broker, "pylog": _pylog, "spark": _spark, "program": _program}
+def _serving() -> Callable[[list[str]], None]:
+    from tests.integration.server import serving
+
+    for name in ("broker_runtime.server.flight", "tests.integration.server.serving_groups"):
+        importlib.import_module(name)
+    return serving.main
+
+
+_KINDS: Final = {"broker": _broker, "pylog": _pylog, "spark": _spark, "serving": _serving, "program": _program}
 
 
 def _main() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import functools
 import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -26,8 +27,12 @@ from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.memory import arrow_environment
+from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from tests.fork_server import CAN_FORK, ForkedProcess, ForkServer
+from tests.waiting import wait_until
 
 MEMORY_BYTES = 1 << 30
+_START_LIMIT_S = 60.0
 CLUSTER_ID = "the cluster of the tests"
 TYPED = TopicSchema(
     schema_id=0,
@@ -64,12 +69,10 @@ def noting(name: str, call: Callable[..., Any], noted: dict[str, dict[str, objec
 
 
 def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> None:
-    """Serves until SIGTERM; prints its port as JSON first. `Server` executes it in a fresh interpreter.
+    """Serves until SIGTERM; prints its port as JSON first. `serving` has a process of its own execute it.
 
     ``notes_callers``: serves every action, most of them with an empty answer, and reports who called what.
     """
-    from serving_groups import group_actions
-
     from broker_runtime.contract.errors import StaleBrokerEpochError
     from broker_runtime.contract.settings import Address, resolve
     from broker_runtime.log import LogDirectory
@@ -83,6 +86,7 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
     from broker_runtime.services.plain import PlainService
     from broker_runtime.services.produce import ProduceService
     from broker_runtime.services.read import ReadService
+    from tests.integration.server.serving_groups import group_actions
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     logs = LogDirectory.open(directory, cluster_id="test", broker_id=1)
@@ -200,10 +204,11 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
 class Server:
     """The process, from its tests' side."""
 
-    process: subprocess.Popen[str]
+    process: ForkedProcess | GuardedProcess
     port: int
     directory: Path
     log: Path
+    output: Path
 
     @property
     def address(self) -> str:
@@ -269,26 +274,36 @@ class Server:
 @contextmanager
 def serving(directory: Path, *, max_streams: int = 1000, notes_callers: bool = False) -> Iterator[Server]:
     """The process; killed at the end in any case. ``notes_callers``: see `serve`."""
-    log = directory.parent / f"{directory.name}.stderr"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(directory), str(max_streams), *(["callers"] if notes_callers else [])],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **arrow_environment(MEMORY_BYTES)},
-            text=True,
-        )
+    log, output = (directory.parent / f"{directory.name}.{name}" for name in ("stderr", "stdout"))
+    arguments = [str(directory), str(max_streams), *(["callers"] if notes_callers else [])]
+    with Path(os.devnull).open("rb") as nothing, output.open("wb") as said, log.open("wb") as errors:
+        files = [nothing.fileno(), said.fileno(), errors.fileno()]
+        process = _forks().start(arguments, files=files) if CAN_FORK else _real(arguments, output)
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, log.read_text()
-        yield Server(process, json.loads(line)["port"], directory, log)
+        wait_until(lambda: _port(output) or process.poll() is not None, "it serves", _START_LIMIT_S)
+        port = _port(output)
+        assert port is not None, output.read_text() + log.read_text()
+        yield Server(process, port, directory, log, output)
     finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait(10)
-        if process.stdout is not None:
-            process.stdout.close()
+        process.signal(signal.SIGCONT)
+        process.stop(0)
+
+
+def _port(output: Path) -> int | None:
+    ports = [json.loads(line)["port"] for line in output.read_text().splitlines() if line.startswith('{"port": ')]
+    return ports[0] if ports else None
+
+
+@functools.cache
+def _forks() -> ForkServer:
+    forks = ForkServer("serving", **arrow_environment(MEMORY_BYTES))
+    atexit.register(forks.close)
+    return forks
+
+
+def _real(arguments: list[str], output: Path) -> GuardedProcess:
+    environment = {**os.environ, **arrow_environment(MEMORY_BYTES)}
+    return GuardedProcess([sys.executable, __file__, *arguments], output=output, environment=environment)
 
 
 def untyped_frame(values: list[bytes], timestamp_ms: int = 1_700_000_000_000) -> pa.Buffer:
@@ -303,6 +318,11 @@ def big_frame(size_bytes: int) -> pa.Buffer:
     return untyped_frame([bytes(size_bytes // 8)] * 8)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> None:
+    """Serves until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    serve(sys.argv[1], int(sys.argv[2]), notes_callers=sys.argv[3:] == ["callers"])
+    serve(arguments[0], int(arguments[1]), notes_callers=arguments[2:] == ["callers"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -142,10 +142,10 @@ def test_frozen_leader_is_noticed_and_delays_no_stop(tmp_path: Path, is_resumed:
         follower.knows(1, server)
         follower.follow(partition, 1)
         has(partition, 1)
-        server.process.send_signal(signal.SIGSTOP)
+        server.process.signal(signal.SIGSTOP)
         if is_resumed:
             wait_until(lambda: 1 in follower.broken, "the frozen leader is reported", 40.0)
-            server.process.send_signal(signal.SIGCONT)
+            server.process.signal(signal.SIGCONT)
             produce(server, b"2")
             has(partition, 2)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -285,13 +286,12 @@ def test_stop_is_bounded_and_ends_waiting_readers(server: Server) -> None:
         produce.produce([untyped_frame([b"x"])], partition=1)
         waiting.ask(partition(0), max_wait_ms=60_000)
         wait_until(lambda: server.open_streams() == ["fetch", "fetch", "produce"], "three streams", SOON_S)
-        server.process.terminate()
+        server.process.signal(signal.SIGTERM)
         response, _ = waiting.answer()
         assert response.partitions[0].error is not None
         assert response.partitions[0].error.code == "NOT_LEADER_OR_FOLLOWER"
-        assert server.process.stdout is not None
-        assert '"stopped": true' in server.process.stdout.readline()
-        server.process.wait(10)
+        assert server.process.wait(10) == 0
+        assert '"stopped": true' in server.output.read_text()
 
 
 def test_second_server_on_the_same_port_is_refused_with_the_owner(shared: Server) -> None:
