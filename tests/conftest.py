@@ -190,9 +190,15 @@ def session_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sess
         yield session
 
 
-@pytest.fixture(scope="module")
-def own_zookeepers(session_zookeeper: SessionZooKeeper) -> Iterator[None]:
+@pytest.fixture
+def own_zookeepers(session_zookeeper: SessionZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `LocalCluster` has servers of its own: for tests that stop them."""
+    monkeypatch.setattr(local_cluster, "ZooKeeperEnsemble", ZooKeeperEnsemble)
+
+
+@pytest.fixture(scope="module")
+def own_zookeepers_in_module(session_zookeeper: SessionZooKeeper) -> Iterator[None]:
+    """As `own_zookeepers`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_cluster, "ZooKeeperEnsemble", ZooKeeperEnsemble)
         yield

@@ -544,8 +544,8 @@ class MemoryWatch:
 class ResidentMemory:
     """This process's memory, in bytes, at each call; None where the system does not say, or has no descriptor left.
 
-    The first call opens the file, and it stays open: opening it takes ten times as long as reading it. Not for a fork,
-    which would be told of its parent's. Keeps the interpreter's lock.
+    The first call opens the file, and it stays open: so none is needed when there is none left. Not for a fork, which
+    would be told of its parent's memory. Keeps the interpreter's lock while it reads.
     """
 
     def __init__(self) -> None:
@@ -559,7 +559,7 @@ class ResidentMemory:
                 self._descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 return None
-            weakref.finalize(self, os.close, self._descriptor)
+            weakref.finalize(self, os.close, self._descriptor).atexit = False  # the thread may still be at work then
         size_bytes = _system.pread(self._descriptor, self._text, _STATM_BYTES, ctypes.c_long(0))
         return int(self._text.raw[:size_bytes].split()[1]) * self._page_bytes if size_bytes > 0 else None
 

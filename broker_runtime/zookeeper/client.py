@@ -23,6 +23,7 @@ from kazoo.client import KazooClient as _Kazoo
 from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.paths import normpath
 from kazoo.protocol.serialization import Connect, GetData, MultiHeader, int_struct, stat_struct
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -164,8 +165,8 @@ class KazooZooKeeper:
                     f"kazoo {kazoo.__version__} has no {owner.__name__}.{name}, which pylog needs. Install kazoo 2.11"
                 )
         servers, _, chroot = connect_string.partition("/")
-        chroot = chroot.strip("/")
         try:
+            root = normpath(f"/{chroot}")  # as kazoo has it in most of its requests
             client = _Kazoo(
                 hosts=servers,
                 timeout=session_timeout_ms / 1_000,
@@ -189,11 +190,11 @@ class KazooZooKeeper:
                     f"No ZooKeeper answers at {servers}{how} after {connect_timeout_s:g} s. "
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
-            if chroot:
+            if root != "/":
                 # Set only now: given it at once, kazoo checks that it exists, and warns that it does not. And made
                 # before: afterwards kazoo makes its last level only.
-                self.ensure_path(f"/{chroot}")
-                client.chroot = f"/{chroot}"
+                self._ensure_chroot(root)
+                client.chroot = root
         except BaseException:
             self.close()
             raise
@@ -286,6 +287,13 @@ class KazooZooKeeper:
     def ensure_path(self, path: str) -> None:
         """See `ZooKeeperClient`."""
         self._ask(path, lambda: self._client.ensure_path_async(path))
+
+    def _ensure_chroot(self, root: str) -> None:
+        """Creates it. The levels above it are everybody's: other clusters may be below them."""
+        above = root.rpartition("/")[0]
+        if above:
+            self._ask(above, lambda: self._client.ensure_path_async(above, acl=OPEN_ACL_UNSAFE))
+        self.ensure_path(root)
 
     def set_acl(self, path: str, *, is_closed: bool) -> None:
         """Closes a znode to all who are somebody else than this client, or opens it to everybody. Raises `NoNodeError`,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ from processes import children_of, is_alive, process_table, wait_until_gone
 from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import BrokerUnavailableError, ClientStateError, InvalidConfigError, SetupError
 from pyspark_log.testing import LocalCluster
-from pyspark_log.testing.plugin import pylog_cluster as pylog_cluster  # instead of the other tests' own
 
-pytestmark = pytest.mark.usefixtures("real_brokers", "own_zookeepers")
+pytestmark = pytest.mark.usefixtures("real_brokers", "own_zookeepers_in_module")
 
 LIMIT_S = 60
 
@@ -165,7 +165,7 @@ def test_local_cluster_of_several_grows_and_loses_a_zookeeper() -> None:
         cluster.wait_until_ready()
 
 
-def test_local_cluster_refuses_impossible_requests(tmp_path: Path, pylog_cluster: LocalCluster) -> None:
+def test_local_cluster_refuses_impossible_requests(tmp_path: Path) -> None:
     """Zero of something, unknown numbers, and data of another ensemble are refused clearly."""
     with pytest.raises(InvalidConfigError, match="brokers=0"):
         LocalCluster(brokers=0)
@@ -174,13 +174,22 @@ def test_local_cluster_refuses_impossible_requests(tmp_path: Path, pylog_cluster
     (tmp_path / "zookeeper-1").mkdir()
     with pytest.raises(SetupError, match="contains the data of 1 ZooKeeper server, not 3"):
         LocalCluster(zookeepers=3, directory=tmp_path).open()
-    with pytest.raises(BrokerUnavailableError, match="there is no broker 2"):
-        pylog_cluster.kill(2)
-    with pytest.raises(BrokerUnavailableError, match="there is no ZooKeeper 2"):
-        pylog_cluster.start_zookeeper(2)
+    with LocalCluster() as cluster:
+        with pytest.raises(BrokerUnavailableError, match=r"there is no broker 2; the brokers are \[1\]"):
+            cluster.kill(2)
+        with pytest.raises(BrokerUnavailableError, match=r"there is no ZooKeeper 2; the servers are \[1\]"):
+            cluster.start_zookeeper(2)
 
 
-def test_fixture_is_one_cluster_per_session(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """The pytest fixture is `pylog_cluster`."""
-    assert isinstance(pylog_cluster, LocalCluster)
-    assert request.getfixturevalue("pylog_cluster") is pylog_cluster
+def test_fixture_is_one_cluster_per_session(tmp_path: Path) -> None:
+    """The pytest fixture is `pylog_cluster`, wherever the package is installed: tests of two files have the same."""
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / name).write_text("def test_it(pylog_cluster): print('broker', pylog_cluster.pid(1))\n")
+    command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = re.findall(r"broker (\d+)", done.stdout)
+    assert first == second
+    wait_until_gone({int(first)})

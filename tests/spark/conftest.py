@@ -1,4 +1,4 @@
-"""One Spark session and one cluster for all Spark tests, and a topic of its own for each test."""
+"""One Spark session for all Spark tests, one cluster for those of a module, and a topic of its own for each test."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def cluster(own_zookeepers: None) -> Iterator[LocalCluster]:
+def cluster(own_zookeepers_in_module: None) -> Iterator[LocalCluster]:
     """Three brokers, all running when a test ends."""
     settings = {
         "group.min.session.timeout.ms": "1000",

@@ -21,7 +21,7 @@ SESSION_MS = 20_000
 
 
 @pytest.fixture(scope="module")
-def brokers(own_zookeepers: None) -> Iterator[LocalCluster]:
+def brokers(own_zookeepers_in_module: None) -> Iterator[LocalCluster]:
     """Three brokers with short sessions; each test leaves them running."""
     with LocalCluster(brokers=3, settings={"zookeeper.session.timeout.ms": "4s"}) as made:
         with Admin(made.bootstrap_servers) as admin:

@@ -278,7 +278,7 @@ def serving(directory: Path, *, max_streams: int = 1000, notes_callers: bool = F
     arguments = [str(directory), str(max_streams), *(["callers"] if notes_callers else [])]
     with Path(os.devnull).open("rb") as nothing, output.open("wb") as said, log.open("wb") as errors:
         files = [nothing.fileno(), said.fileno(), errors.fileno()]
-        process = _forks().start(arguments, files=files) if CAN_FORK else _real(arguments, output)
+        process = _forks().start(arguments, files=files) if CAN_FORK else _real(arguments, output, log)
     try:
         wait_until(lambda: _port(output) or process.poll() is not None, "it serves", _START_LIMIT_S)
         port = _port(output)
@@ -301,9 +301,9 @@ def _forks() -> ForkServer:
     return forks
 
 
-def _real(arguments: list[str], output: Path) -> GuardedProcess:
-    environment = {**os.environ, **arrow_environment(MEMORY_BYTES)}
-    return GuardedProcess([sys.executable, __file__, *arguments], output=output, environment=environment)
+def _real(arguments: list[str], output: Path, log: Path) -> GuardedProcess:
+    command = ["/bin/sh", "-c", 'exec "$@" 2>>"$0"', str(log), sys.executable, __file__, *arguments]
+    return GuardedProcess(command, output=output, environment={**os.environ, **arrow_environment(MEMORY_BYTES)})
 
 
 def untyped_frame(values: list[bytes], timestamp_ms: int = 1_700_000_000_000) -> pa.Buffer:

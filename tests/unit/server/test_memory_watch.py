@@ -748,6 +748,11 @@ def test_resident_memory_is_that_of_now_though_no_descriptor_is_left() -> None:
     assert grown_bytes is not None
     assert 60 * _MIB < grown_bytes - before_bytes < 80 * _MIB
     assert len(list(files.iterdir())) == count
-    del memory, content
+    memory._descriptor, opened = -1, memory._descriptor
+    assert memory() is None, "a failed read is no answer"
+    memory._descriptor = opened
+    watch = MemoryWatch(_LIMIT_BYTES, taken_bytes=dict)
+    assert watch._memory_bytes() == pytest.approx(memory(), abs=_MIB)
+    del memory, content, watch
     gc.collect()
     assert len(list(files.iterdir())) == count - 1
