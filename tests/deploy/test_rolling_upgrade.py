@@ -155,7 +155,9 @@ class Client:
 
 
 @pytest.fixture
-def cluster(versions: tuple[Version, Version], monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+def cluster(
+    own_zookeepers: None, versions: tuple[Version, Version], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalCluster]:
     """Three brokers of the previous version."""
     monkeypatch.setenv("PYTHONPATH", str(versions[0].packages))
     with LocalCluster(brokers=3) as running:
