@@ -389,7 +389,7 @@ def test_sparks_daemon_ends_in_order_when_it_is_told_to(daemon: list[str | Path]
         assert not is_served(port)
 
 
-def test_daemon_is_forked_unless_the_user_has_a_path_of_his_own(daemon: list[str | Path], tmp_path: Path) -> None:
+def test_daemon_is_forked_unless_the_user_has_a_path_of_their_own(daemon: list[str | Path], tmp_path: Path) -> None:
     """What was imported before may differ from what that path has."""
     import pyspark
 
