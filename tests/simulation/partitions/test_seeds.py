@@ -1,6 +1,6 @@
 """A hundred and twenty seeds: every invariant listed in `invariants` holds after every step of each.
 
-The three hundred seeds of `transactions` run over the same brokers, with the same faults and invariants.
+The hundred and fifty seeds of `transactions` run over the same brokers, with the same faults and invariants.
 """
 
 from __future__ import annotations

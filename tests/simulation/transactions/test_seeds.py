@@ -1,4 +1,4 @@
-"""Three hundred seeds: what `checker` lists holds after every step of each, and in the end each row is there once."""
+"""A hundred and fifty seeds: what `checker` lists holds after every step of each; in the end each row is there once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.simulation.transactions.run import TRANSACTIONS
 
 pytestmark = pytest.mark.slow
 
-FIRST, COUNT = 1, 300
-FAULTS_AT_LEAST = 2_000
+FIRST, COUNT = 1, 150
+FAULTS_AT_LEAST = 1_000
 
 
-def test_transactions_keep_their_promises_in_three_hundred_seeds() -> None:
+def test_transactions_keep_their_promises_in_every_seed() -> None:
     """Invariants 4, 9 and 10, and those of partitions; and no situation was missed."""
     summary = run_all(TRANSACTIONS, range(FIRST, FIRST + COUNT), faults_at_least=FAULTS_AT_LEAST)
     assert summary.counts["transactions committed"] >= 5 * COUNT
