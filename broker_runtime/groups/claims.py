@@ -25,12 +25,19 @@ from broker_runtime.contract.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordError,
     NotCoordinatorError,
-    ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.guarded import Claim, Guard, GuardFailedError, barrier, version_over
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import Check, Create, Operation, ZNode, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import (
+    Check,
+    Create,
+    Operation,
+    ZNode,
+    ZNodeError,
+    ZooKeeperClient,
+    require_connection,
+)
 from broker_runtime.zookeeper.znodes import (
     BrokerRegistration,
     GroupClaim,
@@ -86,9 +93,8 @@ class Claims:
 
     def find_coordinator(self, group_id: str) -> int:
         """The broker that claimed the group, or the one that should. Raises `CoordinatorNotAvailableError` if no broker
-        can. At once while ZooKeeper is away: another broker may know more, and requests must not pile up."""
-        if not self._client.is_connected:
-            raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper, which has the coordinators")
+        can. At once while ZooKeeper is away: another broker may know more."""
+        require_connection(self._client, "groups")
         node = self._client.find(group_claim_path(group_id))
         present = _NOBODY if node is None else _decoded(group_id, node)
         owner = self._owner(present)

@@ -20,13 +20,12 @@ from broker_runtime.contract.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordError,
     NotCoordinatorError,
-    ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.events import event
 from broker_runtime.groups.claims import Claims, GroupsClaim
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import NoNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import NoNodeError, ZooKeeperClient, require_connection
 from broker_runtime.zookeeper.znodes import (
     GroupMembers,
     GroupOffsets,
@@ -147,8 +146,7 @@ class HostedGroups:
         hosted = self.find(group_id)
         if hosted is not None:
             return hosted
-        if not self._client.is_connected:  # at once: requests must not pile up while ZooKeeper is away
-            raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper; groups wait for it")
+        require_connection(self._client, "groups")
         loading = self._loading[hash(group_id) % _LOADING_LOCKS]
         if not loading.acquire(timeout=_LOADING_LIMIT_S):
             raise CoordinatorNotAvailableError(f"group {group_id!r} is being loaded. Try again")

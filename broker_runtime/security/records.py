@@ -20,7 +20,14 @@ from broker_runtime.contract.waiting import Signal
 from broker_runtime.security.access_list import AccessList
 from broker_runtime.security.quotas import QuotaTable
 from broker_runtime.zookeeper.guarded import Planned, change
-from broker_runtime.zookeeper.session import NoNodeError, Set, ZNode, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import (
+    NoNodeError,
+    Set,
+    ZNode,
+    ZNodeError,
+    ZooKeeperClient,
+    require_connection,
+)
 from broker_runtime.zookeeper.znodes import (
     SECURITY_ACLS,
     SECURITY_QUOTAS,
@@ -91,6 +98,7 @@ class SecurityRecords:
 
     def acls(self, wanted: AclFilter) -> tuple[Acl, ...]:
         """Those that match, sorted; from ZooKeeper, now. Raises `ZooKeeperUnavailableError`."""
+        self._require_zookeeper()
         return tuple(acl for acl in self._read_acls()[0].acls if wanted.matches(acl))
 
     def create_acls(self, acls: Sequence[Acl]) -> tuple[Acl, ...]:
@@ -119,6 +127,7 @@ class SecurityRecords:
 
     def user_names(self) -> tuple[str, ...]:
         """Sorted; from ZooKeeper, now. Raises `ZooKeeperUnavailableError`."""
+        self._require_zookeeper()
         record = _decoded(self._client.get(SECURITY_USERS), UsersRecord, SECURITY_USERS) or UsersRecord()
         return tuple(sorted(record.users))
 
@@ -139,6 +148,7 @@ class SecurityRecords:
 
     def quotas(self) -> tuple[Quota, ...]:
         """All, sorted; from ZooKeeper, now. Raises `ZooKeeperUnavailableError`."""
+        self._require_zookeeper()
         return self._read_quotas()[0].quotas
 
     def alter_quotas(self, changes: Sequence[QuotaChange]) -> tuple[Quota, ...]:
@@ -156,7 +166,11 @@ class SecurityRecords:
 
     # --- private ------------------------------------------------------------------------------------------------
 
+    def _require_zookeeper(self) -> None:
+        require_connection(self._client, "users, ACLs and quotas")
+
     def _change(self, path: str, plan: Callable[[], Planned[_T]]) -> _T:
+        self._require_zookeeper()
         result = change(self._client, plan, what=path)
         self._signal.set()
         return result

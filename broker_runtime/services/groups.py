@@ -51,7 +51,7 @@ from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.caller import Caller, logged_change, some_of
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_topic_records
 from broker_runtime.zookeeper.guarded import Guard
-from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, Operation, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, Operation, ZNode, ZooKeeperClient, require_connection
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
     GroupMembers,
@@ -219,6 +219,7 @@ class GroupService:
     def list_groups(self, caller: Caller, request: ListGroupsRequest) -> ListGroupsResponse:
         """All groups that have members or offsets, sorted, as ZooKeeper has them: a member that has just joined may be
         missing, and one that has just left may still be counted. Any broker answers."""
+        require_connection(self._client, "groups")
         names = self._client.children(CONSUMERS)
         claims = self._client.find_all([group_claim_path(name) for name in names], are_small=True)
         members = self._client.find_all([group_members_path(name) for name in names])

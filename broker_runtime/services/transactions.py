@@ -87,6 +87,7 @@ class TransactionService:
                 f"transaction.timeout.ms={request.timeout_ms}: this broker allows at most {self._longest_ms} "
                 "(transaction.max.timeout.ms)"
             )
+        self._coordinator.require_zookeeper()
         record, batch_id, is_decided = self._coordinator.begin(
             request.transactional_id,
             run_id=request.run_id,
@@ -178,12 +179,14 @@ class TransactionService:
         name = request.transactional_id
         _check_id(name)
         with logged_change(_logger, "abort transactions", caller, transactional_id=name, run=request.run_id):
+            self._coordinator.require_zookeeper()
             if self._coordinator.abort_run(name, request.run_id) is None:
                 raise InvalidTxnStateError(f"no transactional id {name!r}")
         return Empty()
 
     def list_transactions(self, caller: Caller, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """What ZooKeeper has. Any broker answers."""
+        self._coordinator.require_zookeeper()
         if request.is_current:
             self._coordinator.catch_up()
         records: Mapping[str, TransactionRecord | None]

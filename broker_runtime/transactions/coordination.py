@@ -28,7 +28,16 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.transactions import transactional_id as machine
 from broker_runtime.zookeeper.guarded import Guard, Planned, barrier, change
-from broker_runtime.zookeeper.session import Create, Delete, NoNodeError, Operation, Set, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import (
+    Create,
+    Delete,
+    NoNodeError,
+    Operation,
+    Set,
+    ZNode,
+    ZooKeeperClient,
+    require_connection,
+)
 from broker_runtime.zookeeper.znodes import (
     TRANSACTIONS,
     DecidedPartitions,
@@ -83,6 +92,10 @@ class TransactionCoordinator:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._ended: dict[str, list[DecisionRecord]] = {}  # what `note_ended` was told and no record says yet
+
+    def require_zookeeper(self) -> None:
+        """For requests: see `require_connection`."""
+        require_connection(self._client, "transactions")
 
     # --- attempts ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from broker_runtime.contract.errors import InvalidRequestError
+from broker_runtime.contract.errors import InvalidRequestError, ZooKeeperUnavailableError
 
 MAX_REQUEST_BYTES: Final = 512 << 10
 """ZooKeeper drops the connection, and every request on it, at 1 MiB."""
@@ -185,3 +185,12 @@ def check_request_size(operations: Sequence[Operation]) -> None:
             f"{operations[0].path} and what goes with it are {size} bytes; "
             f"at most {MAX_REQUEST_BYTES} go to ZooKeeper in one request"
         )
+
+
+def require_connection(client: ZooKeeperClient, what_waits: str) -> None:
+    """For requests: raises `ZooKeeperUnavailableError` at once while there is no connection.
+
+    Requests must not pile up while ZooKeeper is away, and a client that gets no answer blames the broker.
+    """
+    if not client.is_connected:
+        raise ZooKeeperUnavailableError(f"the broker has no connection to ZooKeeper; {what_waits} wait for it")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from pyspark_log import Admin
+from pyspark_log import Acl, AclFilter, Admin, QuotaEntity
 from pyspark_log.errors import InvalidReplicationFactorError, ZooKeeperUnavailableError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import numbers_in, produce, replicas_are_identical
@@ -108,6 +109,7 @@ def test_replicated_partitions_are_served_without_zookeeper(cluster: LocalCluste
         pytest.raises(ZooKeeperUnavailableError, match="no connection to ZooKeeper; changes of topics wait for it"),
     ):
         impatient.create_topic("later")
+    administration_waits_for_zookeeper(cluster)
     cluster.start_zookeeper(1)
     cluster.wait_until_ready()
     assert sorted(admin.describe_cluster().brokers) == [1, 2, 3]
@@ -115,3 +117,27 @@ def test_replicated_partitions_are_served_without_zookeeper(cluster: LocalCluste
     produce(cluster, "away", range(60, 90))
     assert sorted(numbers_in(cluster, "away")) == list(range(90))
     replicas_are_identical(cluster, "away")
+
+
+def administration_waits_for_zookeeper(cluster: LocalCluster) -> None:
+    """What is in ZooKeeper alone: whoever asks for it learns that the broker is there, and ZooKeeper is not."""
+    entity = QuotaEntity(user="nobody")
+    nobody = Acl(principal="User:nobody", operation="Read", resource_type="Topic", name="away")
+    with Admin(cluster.bootstrap_servers, request_timeout_ms=4_000) as impatient, ThreadPoolExecutor(12) as at_once:
+        asked = [
+            at_once.submit(impatient.alter_quotas, {entity: {"producer_byte_rate": 1e6}}),
+            at_once.submit(impatient.describe_quotas),
+            at_once.submit(impatient.create_acls, [nobody]),
+            at_once.submit(impatient.delete_acls, AclFilter(principal="User:nobody")),
+            at_once.submit(impatient.describe_acls),
+            at_once.submit(impatient.set_password, "nobody", "a password"),
+            at_once.submit(impatient.delete_user, "nobody"),
+            at_once.submit(impatient.list_users),
+            at_once.submit(impatient.list_groups),
+            at_once.submit(impatient.list_group_lags),
+            at_once.submit(impatient.list_transactions),
+            at_once.submit(impatient.abort_transactions, "nobody"),
+        ]
+        for each in asked:
+            with pytest.raises(ZooKeeperUnavailableError, match=r"no connection to ZooKeeper; [^;]+ wait for it"):
+                each.result(60)
