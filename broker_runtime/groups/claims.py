@@ -93,7 +93,7 @@ class Claims:
 
     def find_coordinator(self, group_id: str) -> int:
         """The broker that claimed the group, or the one that should. Raises `CoordinatorNotAvailableError` if no broker
-        can. At once while ZooKeeper is away: another broker may know more."""
+        can; `ZooKeeperUnavailableError` at once while ZooKeeper is away: another broker may reach it."""
         require_connection(self._client, "groups")
         node = self._client.find(group_claim_path(group_id))
         present = _NOBODY if node is None else _decoded(group_id, node)

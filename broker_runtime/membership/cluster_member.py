@@ -45,7 +45,7 @@ from broker_runtime.zookeeper.cluster_state import (
     read_topic,
 )
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, mark_stopping, register
-from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient, require_connection
 from broker_runtime.zookeeper.znodes import PERMANENT, BrokerRegistration, broker_path, from_json
 
 _logger = logging.getLogger(__name__)
@@ -245,8 +245,9 @@ class ClusterMember:
         Raises `NotControllerError` if this broker is not the controller; `ZooKeeperUnavailableError` without a session,
         or if other changes take too long.
         """
-        if not self._client.is_connected or not self._changing.acquire(timeout=_CHANGE_LIMIT_S):
-            raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper; changes of topics wait for it")
+        require_connection(self._client, "changes of topics")
+        if not self._changing.acquire(timeout=_CHANGE_LIMIT_S):
+            raise ZooKeeperUnavailableError(f"another change of topics has not ended within {_CHANGE_LIMIT_S:g} s")
         try:
             self.controller.require_claim()
             yield self._state

@@ -186,6 +186,8 @@ class TransactionService:
 
     def list_transactions(self, caller: Caller, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """What ZooKeeper has. Any broker answers."""
+        for name in request.transactional_ids or ():
+            _check_id(name)
         self._coordinator.require_zookeeper()
         if request.is_current:
             self._coordinator.catch_up()
@@ -194,8 +196,6 @@ class TransactionService:
             records = self._coordinator.read_sound(self._coordinator.names())
         else:
             names = sorted(request.transactional_ids)
-            for name in names:
-                _check_id(name)
             records = dict(zip(names, self._coordinator.read_all(names), strict=True))
         return ListTransactionsResponse(
             transactional_ids=tuple(_info(name, record) for name, record in records.items() if record is not None)

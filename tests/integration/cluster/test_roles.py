@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from pyspark_log import Acl, AclFilter, Admin, QuotaEntity
+from pyspark_log import Acl, AclFilter, Admin, Producer, QuotaEntity
 from pyspark_log.errors import InvalidReplicationFactorError, ZooKeeperUnavailableError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import numbers_in, produce, replicas_are_identical
@@ -109,7 +109,7 @@ def test_replicated_partitions_are_served_without_zookeeper(cluster: LocalCluste
         pytest.raises(ZooKeeperUnavailableError, match="no connection to ZooKeeper; changes of topics wait for it"),
     ):
         impatient.create_topic("later")
-    administration_waits_for_zookeeper(cluster)
+    requests_for_what_zookeeper_keeps_are_refused(cluster)
     cluster.start_zookeeper(1)
     cluster.wait_until_ready()
     assert sorted(admin.describe_cluster().brokers) == [1, 2, 3]
@@ -119,11 +119,11 @@ def test_replicated_partitions_are_served_without_zookeeper(cluster: LocalCluste
     replicas_are_identical(cluster, "away")
 
 
-def administration_waits_for_zookeeper(cluster: LocalCluster) -> None:
-    """What is in ZooKeeper alone: whoever asks for it learns that the broker is there, and ZooKeeper is not."""
+def requests_for_what_zookeeper_keeps_are_refused(cluster: LocalCluster) -> None:
+    """By an error that names ZooKeeper, and not a broker that did not answer."""
     entity = QuotaEntity(user="nobody")
     nobody = Acl(principal="User:nobody", operation="Read", resource_type="Topic", name="away")
-    with Admin(cluster.bootstrap_servers, request_timeout_ms=4_000) as impatient, ThreadPoolExecutor(12) as at_once:
+    with Admin(cluster.bootstrap_servers, request_timeout_ms=4_000) as impatient, ThreadPoolExecutor(13) as at_once:
         asked = [
             at_once.submit(impatient.alter_quotas, {entity: {"producer_byte_rate": 1e6}}),
             at_once.submit(impatient.describe_quotas),
@@ -137,7 +137,13 @@ def administration_waits_for_zookeeper(cluster: LocalCluster) -> None:
             at_once.submit(impatient.list_group_lags),
             at_once.submit(impatient.list_transactions),
             at_once.submit(impatient.abort_transactions, "nobody"),
+            at_once.submit(begin_transaction, cluster),
         ]
         for each in asked:
             with pytest.raises(ZooKeeperUnavailableError, match=r"no connection to ZooKeeper; [^;]+ wait for it"):
                 each.result(60)
+
+
+def begin_transaction(cluster: LocalCluster) -> None:
+    with Producer(cluster.bootstrap_servers, transactional_id="nobody", request_timeout_ms=4_000) as producer:
+        producer.begin_transaction()

@@ -1,8 +1,11 @@
 """The loop that keeps a broker in its cluster, over a fake ZooKeeper."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from broker_runtime.contract.errors import NotControllerError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.membership import cluster_member
 from broker_runtime.zookeeper.znodes import (
     DELETED_LOGS,
     broker_path,
@@ -123,6 +126,17 @@ def test_logs_that_could_not_be_removed_are_removed_later_and_the_name_is_free_a
     broker.member.step(0)
     assert broker.hosting.removed == ["t"]
     assert broker.client.children(DELETED_LOGS) == []
+
+
+def test_change_that_waits_too_long_for_another_blames_that_one(broker, monkeypatch):
+    monkeypatch.setattr(cluster_member, "_CHANGE_LIMIT_S", 0.01)
+    with (
+        broker.member.changing(),
+        ThreadPoolExecutor(1) as elsewhere,
+        pytest.raises(ZooKeeperUnavailableError, match=r"another change of topics has not ended within 0\.01 s"),
+    ):
+        elsewhere.submit(broker.create, "t").result(30)
+    assert broker.create("t").name == "t"
 
 
 def test_leaving_gives_up_registration_and_claim(server, broker):
