@@ -40,7 +40,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (2 to 4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, the documentation (about 20 minutes)
+test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, the documentation (20 to 30 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	@$(PY) -m mypy & types=$$!; \
