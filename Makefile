@@ -7,6 +7,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 READY := .venv/.ready
 # Classes as Java keeps them in memory: the tests' drivers start with a third of the processor time, ZooKeeper with half.
+# And PySpark's modules compiled: Spark's Python processes, too, start with half.
 CLASSES := .venv/zookeeper-classes.jsa
 
 # Spark starts whatever these name; here it must be the Python and the Spark of .venv, whatever the caller's shell has.
@@ -103,9 +104,9 @@ pictures: $(READY)  ## the console's pictures in docs/, taken in Chromium from r
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
 
-$(CLASSES): $(READY) tests/class_archives.py
-	@echo 'keeping the classes that Spark and ZooKeeper load, for the tests: a minute, once'
-	@$(PY) -m tests.class_archives || echo 'that failed: the tests are slower, and otherwise the same' >&2
+$(CLASSES): $(READY) tests/class_archives.py tests/compile_pyspark.py
+	@echo 'keeping what Spark and ZooKeeper load, for the tests: a minute, once'
+	@$(PY) tests/compile_pyspark.py && $(PY) -m tests.class_archives || echo 'that failed: the tests are slower, and otherwise the same' >&2
 
 $(READY): pyproject.toml .ci/setup.sh
 	@.ci/setup.sh .venv

@@ -36,8 +36,11 @@ LIMIT_S = 600
 START_LIMIT_S = 60
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
-# What replaces a word of a printed command here.
-SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check --no-compile {wheel}"}
+# What replaces a word of a printed command here. Compiled, the same modules of Spark's start in half the time.
+SUBSTITUTIONS = {
+    "pip install .": "pip install --quiet --disable-pip-version-check --no-compile {wheel}; python {compile_pyspark}"
+}
+COMPILE_PYSPARK = Path(__file__).parent.parent / "compile_pyspark.py"
 
 # What replaces a printed port here, or the digits that several printed ports have in common.
 PORTS = ("2181", "929", "939", "949")
@@ -123,6 +126,7 @@ class Newcomer:
         self.address = f"127.0.0.1:{self.port}"
         self.names = {
             "wheel": str(wheel),
+            "compile_pyspark": str(COMPILE_PYSPARK),
             "directory": str(directory),
             "address": self.address,
             "broker_port": str(self.broker_port),

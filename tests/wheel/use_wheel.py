@@ -1,5 +1,5 @@
-"""Run with the Python of a venv that has the wheel and its dependencies, and nothing else: by `check_wheel.py`, and by
-`test_versions.py` with the oldest PySpark and another Python.
+"""Run by `test_versions` with the Python of a venv that has the wheel and its dependencies, and nothing else: the
+oldest PySpark, and another Python.
 """
 
 from __future__ import annotations
