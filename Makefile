@@ -14,6 +14,8 @@ CLASSES := .venv/zookeeper-classes.jsa
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
+# numpy would start threads for linear algebra in each of the tests' processes: a tenth of a second of a processor.
+export OPENBLAS_NUM_THREADS := 1
 # Tests start brokers, commands and Spark's workers by the hundred: compiling our modules anew is half of each start.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -62,9 +62,11 @@ def limit_bytes(settings: BrokerSettings, machine_bytes: int | None = None) -> i
 
 
 def arrow_environment(limit: int) -> dict[str, str]:
-    """The environment in which a process must import pyarrow, for Arrow to have half of ``limit`` bytes, and for gRPC
-    not to write lines about each call that it refuses."""
+    """The environment in which a process must import pyarrow, for Arrow to have half of ``limit`` bytes, for gRPC not
+    to write lines about each call that it refuses, and for numpy, which pyarrow imports, to start no threads for linear
+    algebra: they wait actively, for a tenth of a second of a processor."""
     return {
+        "OPENBLAS_NUM_THREADS": "1",
         "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
         "ARROW_DEFAULT_MEMORY_POOL": "mimalloc",
         "MIMALLOC_RESERVE_OS_MEMORY": f"{limit // 2 >> 10}KiB",

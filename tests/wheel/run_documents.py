@@ -67,6 +67,19 @@ FILES = {
 USES_SESSION = "flights = spark.readStream"
 MAKES_SESSION = "from pyspark.sql import SparkSession"
 
+# The newcomer's Python session: it runs the files that it is given, and says how each ended.
+SESSION = """
+import runpy, sys, traceback
+for line in sys.stdin:
+    try:
+        runpy.run_path(line.rstrip("\\n"), run_name="__main__")
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+        print("\\nSESSION failed", flush=True)
+    else:
+        print("\\nSESSION done", flush=True)
+"""
+
 # A program that runs until Ctrl-C gets one when it has printed this many lines.
 UNTIL_CTRL_C = "# until Ctrl-C"
 LINES_BEFORE_CTRL_C = 8
@@ -138,6 +151,7 @@ class Newcomer:
         self.environment |= pips_cache()
         self.ports = {printed: instead_of(printed) for printed in PORTS}
         self.background: list[subprocess.Popen[str] | subprocess.Popen[bytes]] = []
+        self.session: subprocess.Popen[str] | None = None
         self.deferred: list[Block] = []
 
     def run(self, block: Block) -> None:
@@ -157,7 +171,10 @@ class Newcomer:
             raise DocumentError(f"{self.deferred[0].place}: no later block makes its session")
 
     def stop(self) -> None:
-        """Presses Ctrl-C in the background terminals."""
+        """Ends the Python session, and presses Ctrl-C in the background terminals."""
+        if self.session is not None:
+            self.session.kill()  # Spark's Java ends when nobody is at the other end of its input
+            self.session.wait()
         # The last ones first: brokers, and then their ZooKeeper.
         for process in reversed(self.background):
             process.send_signal(signal.SIGINT)
@@ -268,13 +285,42 @@ class Newcomer:
             self.deferred.clear()
         file = self.directory / f"line_{block.line}.py"
         file.write_text(program + "\n")
-        if UNTIL_CTRL_C in program:
+        if MAKES_SESSION in program:
+            printed = self._in_session(block, file)
+        elif UNTIL_CTRL_C in program:
             printed = self._until_interrupted(block, file)
         else:
             done = self._call([str(self.directory / "venv/bin/python"), str(file)])
             check(block, done.returncode == 0, done.stdout)
             printed = done.stdout
         expect(block, printed)
+
+    def _in_session(self, block: Block, file: Path) -> str:
+        # A Python session that stays open, as the pages say: a Spark for each block would take longer than the blocks.
+        if self.session is None:
+            self.session = subprocess.Popen(
+                [str(self.directory / "venv/bin/python"), "-c", SESSION],
+                cwd=self.directory,
+                env=self._activated(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        assert self.session.stdin is not None
+        assert self.session.stdout is not None
+        timer = threading.Timer(LIMIT_S, self.session.kill)
+        timer.start()
+        print(file, file=self.session.stdin, flush=True)
+        lines: list[str] = []
+        for line in self.session.stdout:
+            lines.append(line)
+            if line.startswith("SESSION "):
+                break
+        timer.cancel()
+        check(block, lines[-1:] == ["SESSION done\n"], "".join(lines))
+        return "".join(lines)
 
     def _until_interrupted(self, block: Block, file: Path) -> str:
         process = subprocess.Popen(
