@@ -1,7 +1,7 @@
 """A job that every way of deployment must run: reads and writes as a batch and as a stream, and prints what it saw.
 
-``argv[1]``: JSON with servers, topics, checkpoint; ``remote``: Spark Connect's address; ``register``: see the
-guide Deploying.
+``argv[1]``: JSON with servers, topics, checkpoint; ``remote``: Spark Connect's address; ``register``: see the guide
+Deploying; true, or "in the end": what was looked up until then is read once more, registered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     builder = SparkSession.builder
     spark = (builder.remote(given["remote"]) if "remote" in given else builder).getOrCreate()
-    if given.get("register"):
+    if given.get("register") is True:
         pyspark_log.register(spark)
     options = {"pylog.bootstrap.servers": given["servers"], "startingOffsets": "earliest"}
     source = {**options, "subscribe": given["source"], "coalesceRows": "0"}
@@ -38,6 +38,9 @@ def main() -> None:
     back = spark.read.format("pylog").options(**options, subscribe=given["stream"]).load()
     result["streamed"] = back.count()
     result["sum"] = back.select(F.sum(F.col("value").cast("string").cast("long"))).first()[0]
+    if given.get("register") == "in the end":
+        pyspark_log.register(spark)
+        result["registered"] = spark.read.format("pylog").options(**source).load().count()
     print("RESULT" + json.dumps(result), flush=True)
     spark.stop()
 

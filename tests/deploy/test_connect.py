@@ -24,11 +24,12 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("registers", [False, True])
-def test_job_runs_over_connect_in_one_process(run_job: Any, registers: bool) -> None:
-    """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`."""
-    result = run_job([sys.executable], remote="local[2]", register=registers)
+def test_job_runs_over_connect_in_one_process(run_job: Any) -> None:
+    """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`; and a
+    source that is registered is found as well."""
+    result = run_job([sys.executable], remote="local[2]", register="in the end")
     assert {name: result[name] for name in EXPECTED} == EXPECTED
+    assert result["registered"] == ROWS
 
 
 def test_columns_of_connect_are_said_in_the_words_of_where(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Where the code runs: executors in processes of their own, workers that start and end, lookup and registration."""
+"""Where the code runs: workers that start and end, lookup and registration.
+
+Executors in processes of their own: `tests/deploy/test_standalone.py`, and `test_attempts` and `test_failover` here.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,9 @@ from typing import Any
 import pytest
 
 from pyspark_log import register
-from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.queries import batch_of, running, stream_of, wait_for_rows
 
 pytestmark = pytest.mark.usefixtures("real_workers")
-
-CLUSTER_PROGRAM = """
-import json, sys
-from pyspark.sql import SparkSession
-given = json.loads(sys.argv[1])
-spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-         .config("spark.executor.extraJavaOptions", given["java"])
-         # No task before both executors are there: else one may do all of them.
-         .config("spark.cores.max", "2").config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-         .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
-         .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "2").getOrCreate())
-spark.sparkContext.setLogLevel("ERROR")
-source, target = given["source"], given["target"]
-frame = spark.read.format("pylog").options(**given["options"], subscribe=source, coalesceRows="0").load()
-
-def parents(batches):
-    import os
-    import pyarrow
-    for _ in batches:
-        yield pyarrow.record_batch({"pid": [os.getppid()]})  # the executor's Python daemon
-
-pids = frame.select("partition").mapInArrow(parents, "pid long")
-counted = frame.count()
-executors = len({row.pid for row in pids.collect()})
-frame.select("key", "value").write.format("pylog").options(**given["options"], topic=target).mode("append").save()
-stream = spark.readStream.format("pylog").options(**given["options"], subscribe=target, startingOffsets="earliest")
-query = (stream.load().groupBy("partition").count()
-         .writeStream.format("memory").queryName("counts").outputMode("complete").trigger(availableNow=True).start())
-query.awaitTermination()
-streamed = sum(row["count"] for row in spark.table("counts").collect())
-print("RESULT" + json.dumps({"counted": counted, "streamed": streamed, "executors": executors}))
-"""
 
 
 def run_program(text: str, directory: Path, **given: object) -> Any:
@@ -63,16 +33,6 @@ def run_program(text: str, directory: Path, **given: object) -> Any:
     assert done.returncode == 0, done.stderr[-3000:]
     [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     return json.loads(line.removeprefix("RESULT"))
-
-
-def test_executors_in_other_processes_read_and_write(new_topic, options, send, tmp_path) -> None:
-    """S1: with `local-cluster[2,1,1024]` nothing on the data path relies on sharing a process with the driver."""
-    source, target = new_topic(partitions=4), new_topic(partitions=2)
-    for partition in range(4):
-        send(source, range(1000), partition=partition)
-    result = run_program(CLUSTER_PROGRAM, tmp_path, options=options, source=source, target=target, java=FRUGAL_JAVA)
-    assert (result["counted"], result["streamed"]) == (4000, 4000)
-    assert result["executors"] == 2
 
 
 WATCHING_PROGRAM = """
