@@ -312,13 +312,15 @@ class Newcomer:
         assert self.session.stdout is not None
         timer = threading.Timer(LIMIT_S, self.session.kill)
         timer.start()
-        print(file, file=self.session.stdin, flush=True)
         lines: list[str] = []
-        for line in self.session.stdout:
-            lines.append(line)
-            if line.startswith("SESSION "):
-                break
-        timer.cancel()
+        try:
+            print(file, file=self.session.stdin, flush=True)
+            for line in self.session.stdout:
+                lines.append(line)
+                if line.startswith("SESSION "):
+                    break
+        finally:
+            timer.cancel()
         check(block, lines[-1:] == ["SESSION done\n"], "".join(lines))
         return "".join(lines)
 
