@@ -108,7 +108,9 @@ clean:  ## remove .venv and everything that was built
 
 $(CLASSES): $(READY) tests/class_archives.py tests/compile_pyspark.py
 	@echo 'keeping what Spark and ZooKeeper load, for the tests: a minute, once'
-	@$(PY) tests/compile_pyspark.py && $(PY) -m tests.class_archives || echo 'that failed: the tests are slower, and otherwise the same' >&2
+	@for step in compile_pyspark class_archives; do \
+		$(PY) -m tests.$$step || echo "$$step failed: the tests are slower, and otherwise the same" >&2; \
+	done
 
 $(READY): pyproject.toml .ci/setup.sh
 	@.ci/setup.sh .venv

@@ -2,7 +2,8 @@
 
 Spark puts ``pyspark.zip`` of its installation before everything else on its processes' path, and Python cannot write
 what it has compiled into a zip: each process compiles anew all that it imports, more than half of the work of its
-start. The tests start hundreds. The sources stay in the zip; another version of Python takes those.
+start. The tests start hundreds. The sources stay in the zip; another version of Python takes those. To be run before
+Spark is: a process that has opened the former zip may not find what it imports later.
 
 Works on the PySpark of the Python that runs it, and imports nothing of this repository.
 """
