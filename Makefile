@@ -7,15 +7,12 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 READY := .venv/.ready
 # Classes as Java keeps them in memory: the tests' drivers start with a third of the processor time, ZooKeeper with half.
-# And PySpark's modules compiled: Spark's Python processes, too, start with half.
 CLASSES := .venv/zookeeper-classes.jsa
 
 # Spark starts whatever these name; here it must be the Python and the Spark of .venv, whatever the caller's shell has.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
-# numpy would start threads for linear algebra in each of the tests' processes: a tenth of a second of a processor.
-export OPENBLAS_NUM_THREADS := 1
 # Tests start brokers, commands and Spark's workers by the hundred: compiling our modules anew is half of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -54,7 +51,10 @@ format: $(READY)  ## let ruff put the code in order
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
+# numpy would start threads for linear algebra in each of the tests' processes: a tenth of a second of a processor.
+pytest: export OPENBLAS_NUM_THREADS := 1
 pytest: $(CLASSES)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
+	@$(PY) -m tests.compile_pyspark || echo 'that failed: the tests are slower, and otherwise the same' >&2
 	$(PY) -m tests.run $(JOBS) $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## the wheel in an empty venv: the documentation's blocks run as printed, Spark included
@@ -88,10 +88,12 @@ soak: $(CLASSES)  ## two Spark queries over brokers that fail now and then, HOUR
 	$(PY) -m tests.chaos.run_soak --hours $(or $(HOURS),3) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
+	@$(PY) -m tests.compile_pyspark undo
 	$(PY) -m bench
 
 bench-kafka: $(READY)  ## the same beside Apache Kafka (Maven fetches it), NAMES=in_spark narrows it, ROUNDS=5 pairs each
 	@$(PY) -c 'import confluent_kafka' 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(PY) -m tests.compile_pyspark undo
 	$(PY) -m bench.kafka $(NAMES) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # NO_MKDOCS_2_WARNING: the theme's notice about its successor is none of our readers' business.
@@ -106,11 +108,9 @@ pictures: $(READY)  ## the console's pictures in docs/, taken in Chromium from r
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
 
-$(CLASSES): $(READY) tests/class_archives.py tests/compile_pyspark.py
-	@echo 'keeping what Spark and ZooKeeper load, for the tests: a minute, once'
-	@for step in compile_pyspark class_archives; do \
-		$(PY) -m tests.$$step || echo "$$step failed: the tests are slower, and otherwise the same" >&2; \
-	done
+$(CLASSES): $(READY) tests/class_archives.py
+	@echo 'keeping the classes that Spark and ZooKeeper load, for the tests: a minute, once'
+	@$(PY) -m tests.class_archives || echo 'that failed: the tests are slower, and otherwise the same' >&2
 
 $(READY): pyproject.toml .ci/setup.sh
 	@.ci/setup.sh .venv

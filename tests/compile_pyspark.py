@@ -1,4 +1,4 @@
-"""``python tests/compile_pyspark.py``: puts compiled modules into the zip that Spark's Python processes import.
+"""``python tests/compile_pyspark.py [undo]``: puts compiled modules into the zip that Spark's Python processes import.
 
 Spark puts ``pyspark.zip`` of its installation before everything else on its processes' path, and Python cannot write
 what it has compiled into a zip: each process compiles anew all that it imports, more than half of the work of its
@@ -20,6 +20,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Final
 
+_FIRST: Final = "pyspark/__init__.pyc"
 _UNUSED: Final = re.compile(r"/modules/.*/tests/")  # PySpark's own tests are half of it
 
 
@@ -35,7 +36,7 @@ def archive() -> Path:
 def add_compiled(zipped: Path) -> None:
     """Puts the zip's modules into it once more, compiled, unless they are there; it is replaced as a whole."""
     with zipfile.ZipFile(zipped) as before, tempfile.TemporaryDirectory(dir=zipped.parent) as name:
-        if "pyspark/__init__.pyc" in before.namelist():
+        if _FIRST in before.namelist():
             return
         unpacked, written = Path(name) / "modules", Path(name) / "written.zip"
         before.extractall(unpacked)
@@ -55,5 +56,18 @@ def add_compiled(zipped: Path) -> None:
         written.replace(zipped)
 
 
+def remove_compiled(zipped: Path) -> None:
+    """The zip as it was installed: benches measure what users have."""
+    with zipfile.ZipFile(zipped) as before, tempfile.TemporaryDirectory(dir=zipped.parent) as name:
+        if _FIRST not in before.namelist():
+            return
+        written = Path(name) / "written.zip"
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as after:
+            for each in before.infolist():
+                if not each.filename.endswith(".pyc"):
+                    after.writestr(each, before.read(each), zipfile.ZIP_DEFLATED)
+        written.replace(zipped)
+
+
 if __name__ == "__main__":
-    add_compiled(archive())
+    (remove_compiled if sys.argv[1:] == ["undo"] else add_compiled)(archive())

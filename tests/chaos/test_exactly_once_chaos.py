@@ -1,4 +1,4 @@
-"""Spark's drivers die at each named point of the sink, while brokers fail; ``make chaos-exactly-once MINUTES=60`` runs
+"""Spark's drivers die at named points of the sink, while brokers fail; ``make chaos-exactly-once MINUTES=60`` runs
 the same for longer.
 
 ``PYLOG_CHAOS_MINUTES`` sets the duration; ``PYLOG_CHAOS_SEED`` repeats a run's choice of faults.

@@ -25,8 +25,8 @@ EXPECTED = {
 
 
 def test_job_runs_over_connect_in_one_process(run_job: Any) -> None:
-    """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`; and a
-    source that is registered is found as well."""
+    """S1: ``SparkSession.builder.remote("local[2]")``: batches, streams, ``foreachBatch``, `offsets_behind`; and
+    to register the source changes nothing."""
     result = run_job([sys.executable], remote="local[2]", register="in the end")
     assert {name: result[name] for name in EXPECTED} == EXPECTED
     assert result["registered"] == ROWS

@@ -19,17 +19,11 @@ NOTEBOOKS = Path(__file__).parent.parent.parent / "examples" / "notebooks"
 LIMIT_S = 300
 
 
-@pytest.fixture(autouse=True)
-def only_sparks_python(forked_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python processes of the notebooks' Spark are forks; the tests' other variables are none of theirs."""
+def run(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the cells showed, as text."""
     for variable in list(os.environ):
         if variable.startswith(("PYSPARK_", "SPARK_HOME", "PYLOG_BOOTSTRAP")):
             monkeypatch.delenv(variable)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(forked_python))
-
-
-def run(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the cells showed, as text."""
     monkeypatch.setenv("IPYTHONDIR", str(directory / "ipython"))
     monkeypatch.setenv("JUPYTER_PATH", str(kernel(directory)))
     book: Any = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)

@@ -88,7 +88,7 @@ def typed(new_topic, send) -> str:
 
 
 def test_generated_predicates_keep_the_rows_that_sparks_filter_keeps(spark, typed, options) -> None:
-    """S8: each predicate as the option and as `.where()`, over rows of all types."""
+    """S8: each predicate as the option, and as Spark judges it in a projection (NULL is no), over rows of all types."""
     rng = random.Random(20261127)
     given = {**options, "subscribe": typed}
     texts = [generated_predicate(rng) for _ in range(60)]

@@ -46,9 +46,12 @@ def main() -> None:
 
 
 def check_contents(wheel: Path) -> None:
-    """Both packages with their py.typed, and nothing else."""
+    """Both packages with their py.typed, and nothing else; and the command."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+        # On PATH there may be another `pylog`, behind the new venv's.
+        assert "pylog = pyspark_log.cli:main" in archive.read(points).decode()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"pyspark_log", "broker_runtime"}, tops
     for package in sorted(tops):

@@ -36,7 +36,7 @@ LIMIT_S = 600
 START_LIMIT_S = 60
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
-# What replaces a word of a printed command here. Compiled, the same modules of Spark's start in half the time.
+# What replaces a word of a printed command here. With compiled modules Spark's Python processes start in half the time.
 SUBSTITUTIONS = {
     "pip install .": "pip install --quiet --disable-pip-version-check --no-compile {wheel}; python {compile_pyspark}"
 }
@@ -67,7 +67,8 @@ FILES = {
 USES_SESSION = "flights = spark.readStream"
 MAKES_SESSION = "from pyspark.sql import SparkSession"
 
-# The newcomer's Python session: it runs the files that it is given, and says how each ended.
+# The newcomer's Python session: it runs the files that it is given, and says how each ended. Spark's settings are those
+# of the first, and each has variables of its own.
 SESSION = """
 import runpy, sys, traceback
 for line in sys.stdin:
@@ -75,9 +76,10 @@ for line in sys.stdin:
         runpy.run_path(line.rstrip("\\n"), run_name="__main__")
     except BaseException:
         traceback.print_exc(file=sys.stdout)
-        print("\\nSESSION failed", flush=True)
+        sys.stdout.write("\\nSESSION failed\\n")
     else:
-        print("\\nSESSION done", flush=True)
+        sys.stdout.write("\\nSESSION done\\n")
+    sys.stdout.flush()
 """
 
 # A program that runs until Ctrl-C gets one when it has printed this many lines.
@@ -296,7 +298,7 @@ class Newcomer:
         expect(block, printed)
 
     def _in_session(self, block: Block, file: Path) -> str:
-        # A Python session that stays open, as the pages say: a Spark for each block would take longer than the blocks.
+        # A Python session that stays open: a Spark for each block would take longer than the blocks.
         if self.session is None:
             self.session = subprocess.Popen(
                 [str(self.directory / "venv/bin/python"), "-c", SESSION],
