@@ -39,7 +39,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> No
 
 def environment(python: Path | str = sys.executable, **more: str) -> dict[str, str]:
     """What a user's shell has: Spark's Python, and nothing else of ours. A script of `tests.spark_python` starts that
-    Python; with pyspark from Spark's zip the wheel's test runs."""
+    Python; with pyspark from Spark's zip, as users have it, `test_versions` runs."""
     if Path(python).is_absolute():
         script = _pythons / _name(python)
         python = script if script.exists() else write_python(script, python)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.run_documents import COMPILE_PYSPARK, STRANGERS
+from tests.wheel.run_documents import STRANGERS
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +94,6 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert made.returncode == 0, made.stdout
         inside = directory / "venv" / "bin" / "python"
         install(inside, str(ROOT), f"pyspark=={PYSPARK}")
-        compiled = run([inside, COMPILE_PYSPARK], directory, INSTALL_LIMIT_S)
-        assert compiled.returncode == 0, compiled.stdout
         yield inside
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # some 900 MB

@@ -1,5 +1,5 @@
-"""Run by `test_versions` with the Python of a venv that has the wheel and its dependencies, and nothing else: the
-oldest PySpark, and another Python.
+"""Run by `test_versions` with the Python of a venv that has the wheel and its dependencies, and nothing else. Its
+PySpark is the oldest that is supported, its Python another than the tests'.
 """
 
 from __future__ import annotations
