@@ -29,6 +29,11 @@ def verify_password(password: str, kept: PasswordHash) -> bool:
     return hmac.compare_digest(_scrypt(password, kept.salt, kept.cost), kept.hash)
 
 
+def hash_of_nobody() -> PasswordHash:
+    """One that no password fits. To verify with it takes as long as with any other; to make it takes no time."""
+    return PasswordHash(salt=secrets.token_bytes(_SALT_BYTES), hash=secrets.token_bytes(_HASH_BYTES), cost=_COST)
+
+
 def _scrypt(password: str, salt: bytes, cost: int) -> bytes:
     return hashlib.scrypt(
         password.encode(), salt=salt, n=cost, r=_BLOCK_SIZE, p=1, maxmem=_MOST_MEMORY_BYTES, dklen=_HASH_BYTES

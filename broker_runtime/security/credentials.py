@@ -26,7 +26,7 @@ from typing import Final
 
 from broker_runtime.contract.acls import ANONYMOUS, MOST_NAME_CHARS, PasswordHash
 from broker_runtime.contract.errors import BrokerOverloadedError, NotSupportedError, SaslAuthenticationError
-from broker_runtime.contract.passwords import hash_password, verify_password
+from broker_runtime.contract.passwords import hash_of_nobody, verify_password
 
 _MOST_REMEMBERED: Final = 10_000
 _CHECK_WAIT_S: Final = 5.0
@@ -73,7 +73,7 @@ class KnownCredentials:
         self._results: OrderedDict[tuple[str, bytes], tuple[PasswordHash | None, bool]] = OrderedDict()
         self._checking = threading.Lock()
         self._waiting = threading.Semaphore(_MOST_WAITING)  # each holds a thread of gRPC's
-        self._nobody = hash_password(secrets.token_hex(16))
+        self._nobody = hash_of_nobody()
 
     def of_password(self, user: str, password: str) -> Proof:
         """Raises `SaslAuthenticationError` where it is not the user's password, `BrokerOverloadedError` where too many

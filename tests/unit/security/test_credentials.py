@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from broker_runtime.contract.acls import PasswordHash
 from broker_runtime.contract.errors import BrokerOverloadedError, NotSupportedError, SaslAuthenticationError
-from broker_runtime.contract.passwords import hash_password, verify_password
+from broker_runtime.contract.passwords import hash_of_nobody, hash_password, verify_password
 from broker_runtime.security import credentials
 from broker_runtime.security.credentials import KnownCredentials, Proof, credential_of
 
@@ -61,6 +62,23 @@ def test_password_has_another_salt_each_time_and_is_not_in_its_hash() -> None:
     assert not verify_password("correct hors", again)
     assert "correct" not in repr(again)
     assert b"correct" not in again.hash + again.salt
+
+
+def test_hash_of_nobody_fits_no_password_and_costs_as_much_as_any_to_verify() -> None:
+    nobody, ordinary = hash_of_nobody(), hash_password("correct horse")
+    assert not verify_password("correct horse", nobody)
+    assert nobody.cost == ordinary.cost
+    assert [len(nobody.salt), len(nobody.hash)] == [len(ordinary.salt), len(ordinary.hash)]
+    assert nobody != hash_of_nobody()
+
+
+def test_broker_computes_no_hash_before_somebody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start of a broker would take a tenth of a second of a processor longer."""
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "scrypt", lambda *_, **__: pytest.fail("scrypt"))
+        world = World()
+    with pytest.raises(SaslAuthenticationError):
+        world.known.of_password("bob", "correct horse")
 
 
 def test_right_password_is_let_in_and_checked_once(world: World, checks: list[str]) -> None:
