@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import itertools
 import json
@@ -62,6 +63,7 @@ _BOTH = (True, False)
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Each process first imports its share of the test files, before it collects all: so no file is compiled by all
     of them. To compile takes three times as long as to collect what is compiled."""
+    gc.disable()  # until all is collected
     if _worker and isinstance(collector, pytest.Session):
         root = Path(__file__).parent
         asked_for = [Path(argument.partition("::")[0]).absolute() for argument in collector.config.args]
@@ -92,6 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         (fast if is_fast else others[is_slow, not _BUSY.isdisjoint({folder, name})]).append(path)
     ordered = [*fast, *(path for is_slow in _BOTH for path in _in_turn(others[is_slow, True], others[is_slow, False]))]
     items[:] = [item for path in ordered for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: the garbage collector need not visit it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -6,6 +6,7 @@ with one sentence and an HTTP status that fits: no traceback leaves this process
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Collection
@@ -79,6 +80,23 @@ def make_app(entrance: WaysIn, *, hosts: Collection[str], port: int = 0, is_encr
     return Guard(_Console(entrance, port, is_encrypted=is_encrypted).app(), hosts=hosts)
 
 
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """With what all pages share. Each template is compiled once per process."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        auto_reload=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(formats.FILTERS)
+    made.globals.update(query=formats.query, navigation=NAVIGATION)
+    made.globals["m"] = made.get_template("macros.html").module
+    return made
+
+
 class _Console:
     def __init__(self, entrance: WaysIn, port: int, *, is_encrypted: bool) -> None:
         self._entrance = entrance
@@ -88,17 +106,7 @@ class _Console:
         self._attempts = Attempts()
         self._shared = None if entrance.has_login else entrance.shared()
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            auto_reload=False,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(formats.FILTERS)
-        self._templates.globals.update(query=formats.query, navigation=NAVIGATION)
-        self._templates.globals["m"] = self._templates.get_template("macros.html").module
+        self._templates = _templates()
 
     def app(self) -> Starlette:
         routes: list[Any] = [
