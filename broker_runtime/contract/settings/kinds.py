@@ -190,9 +190,18 @@ def parse_secret(value: object) -> Secret:
     """Text, not empty, which is never shown."""
     if isinstance(value, Secret):
         return value
-    if not isinstance(value, str) or not value:
-        raise ValueError("text that is not empty")
+    if not isinstance(value, str) or not value or not is_unicode(value):
+        raise ValueError("text that is not empty, in valid Unicode")
     return Secret(value)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which a variable or an argument has where its bytes are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_boolean(value: object) -> bool:

@@ -30,7 +30,7 @@ from broker_runtime.contract.settings.definitions import (
     find_setting,
     settings_of,
 )
-from broker_runtime.contract.settings.kinds import Kind
+from broker_runtime.contract.settings.kinds import Kind, is_unicode
 
 _MAX_FILE_BYTES = 1 << 20
 _Given: TypeAlias = Mapping[str, Any] | None
@@ -249,8 +249,10 @@ def _fit_client(given: Mapping[str, object], values: Mapping[str, Any]) -> None:
     missing = [name.replace("_", ".") for name in needed if values[name] is None]
     if missing:
         raise InvalidConfigError(f"security.protocol={protocol} needs {' and '.join(missing)}")
-    if not is_token and ":" in values["sasl_username"]:
-        raise InvalidConfigError(f"sasl.username={values['sasl_username']!r}: must be a name without ':'")
+    if not is_token and (":" in values["sasl_username"] or not is_unicode(values["sasl_username"])):
+        raise InvalidConfigError(
+            f"sasl.username={values['sasl_username']!r}: must be a name without ':', in valid Unicode"
+        )
 
 
 def _fit_consumer(values: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ from broker_runtime.contract.quotas import (
     check_change,
 )
 from broker_runtime.contract.requests import portions
+from broker_runtime.contract.settings.kinds import is_unicode
 from pyspark_log.client.connection.cluster import Cluster
 
 _LEAST_PASSWORD_CHARS = 8
@@ -106,7 +107,10 @@ def create_token(cluster: Cluster, lifetime_s: float) -> str:
 
 
 def check_password(password: str) -> None:
-    """Raises `InvalidRequestError` for one that is too short or too long. The error does not show it."""
+    """Raises `InvalidRequestError` for one that is too short, too long or no valid Unicode. The error does not show
+    it."""
+    if not is_unicode(password):
+        raise InvalidRequestError("the password is not valid Unicode: only text that UTF-8 can hold is allowed")
     if len(password) < _LEAST_PASSWORD_CHARS or len(password.encode()) > _MOST_PASSWORD_BYTES:
         raise InvalidRequestError(
             f"the password has {len(password)} characters: from {_LEAST_PASSWORD_CHARS} on, and up to "

@@ -169,9 +169,8 @@ def _questions(host: str) -> list[_Question]:
 
 def _client_hello(host: str) -> bytes:
     outgoing = ssl.MemoryBIO()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no authorities: nothing is verified
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # only the first message is made here: there is nothing to verify
     hello = context.wrap_bio(ssl.MemoryBIO(), outgoing)
     with contextlib.suppress(ssl.SSLWantReadError):
         hello.do_handshake()

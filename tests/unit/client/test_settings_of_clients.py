@@ -12,6 +12,7 @@ from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.security import TokenFile, access_of
 from broker_runtime.contract.settings import Address, resolve
 from pyspark_log import Admin, Consumer, Producer, errors
+from pyspark_log.client.admin.security import check_password
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,14 @@ from pyspark_log import Admin, Consumer, Producer, errors
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "a:b", "sasl_password": "secret8"},
             "must be a name without ':'",
+        ),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "a\udce9", "sasl_password": "secret8"},
+            r"sasl.username='a\udce9': must be a name without ':', in valid Unicode",
+        ),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "a", "sasl_password": "secret8\udce9"},
+            "sasl.password=[hidden]: must be text that is not empty, in valid Unicode",
         ),
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_password": "secret8", "token": "abc"},
@@ -200,3 +209,11 @@ def test_token_file_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path)
     path.unlink()
     os.mkfifo(path)
     assert file.token == "first"
+
+
+def test_password_that_utf_8_cannot_hold_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(
+        errors.InvalidRequestError, match=r"the password is not valid Unicode: .* is allowed\Z"
+    ) as refused:
+        check_password("secret8\udce9")
+    assert "secret8" not in str(refused.value)
